@@ -188,6 +188,8 @@ mod promise {
     /// Of the stream of QUIC, beyond its window: pieces, and records of packets.
     pub(crate) const QUIC: i64 = 4 * MIB;
     pub(crate) const LARGEST_WINDOW: i64 = 16 * MIB;
+    /// Records of packets that a peer does not acknowledge.
+    pub(crate) const QUIC_RECORDS: i64 = 26 * MIB;
     /// Half-open handshakes, and connections that wait for theirs.
     pub(crate) const TCP_HALF_OPEN: i64 = 72 * KIB;
     pub(crate) const TCP_WAITING: i64 = KIB / 2;
@@ -213,6 +215,7 @@ mod promise {
             "tcp-handshake-silent" => 2_048 * TCP_WAITING,
             "tcp-unread-answers" => QUEUE + TCP_UNSENT,
             "quic-unread-answers" => QUEUE + QUIC_UNACKNOWLEDGED,
+            "quic-unacknowledged-pings" => QUIC_RECORDS,
             _ if mode == "udp" => (UDP_PEER_QUEUE * connections).min(UDP_QUEUES) * 11 / 10,
             _ => 0,
         };

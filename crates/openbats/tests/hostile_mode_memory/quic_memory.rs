@@ -1,8 +1,15 @@
 //! Attacks on the memory of a server of the mode QUIC by peers with valid keys, and by half-open ones.
 
+use std::error::Error;
+use std::time::Duration;
+
+use bats_proto::Input;
+
 use crate::counted::SETTINGS;
 use crate::quic::{World, address, begin, full, ids};
-use crate::quic_client::{Client, Id, frame, initial, initial_keys, long_header, seal, stream};
+use crate::quic_client::{
+    Client, Id, ack, frame, initial, initial_keys, long_header, seal, stream,
+};
 use crate::{Attacked, credit, longest_message, message};
 
 /// Bytes of a stream in a packet.
@@ -16,6 +23,10 @@ const LARGEST_WINDOW: usize = 16 << 20;
 const FRAMES_PER_PACKET: u64 = 8;
 /// Packets of attacks without an end.
 const PACKETS: u64 = 20_000;
+/// More than twice the packets that need not be acknowledged: each two get one.
+const UNACKNOWLEDGED: u64 = 300_000;
+/// Messages of 1 MiB of the server that are acknowledged before.
+const ACKNOWLEDGED_MESSAGES: usize = 8;
 /// Half-open handshakes of an attack.
 const HALF_OPEN: u32 = 40;
 
@@ -128,13 +139,20 @@ pub(crate) fn run(case: &str) -> Attacked {
             world.push(peer.client.packet(&[1]));
         }
         "quic-unacknowledged-pings" => {
-            for number in 0..PACKETS {
+            // A large congestion window is full late.
+            let key = world.key.ok_or("not accepted")?;
+            for _ in 0..ACKNOWLEDGED_MESSAGES {
+                world.server.send(world.now, key, vec![7; 1 << 20].into())?;
+                peer.acknowledge_all(&mut world)?;
+            }
+            for number in 0..UNACKNOWLEDGED {
                 world.push(peer.client.packet(&[1; 7]));
                 // The session has a timeout of its own.
                 if number % 1_000 == 0 {
                     peer.send(&mut world, &[6, 0, 0, 0]);
                 }
             }
+            assert!(world.is_closed, "{} packets", world.packets);
         }
         "quic-unacknowledged-ids" => {
             // The server issues another ID for each that is retired, and cannot send it without acknowledgements: their
@@ -233,6 +251,28 @@ impl Peer {
             padded.append(&mut packet);
             world.push(padded);
         }
+    }
+
+    /// Acknowledges what the server sends, until it has sent all.
+    fn acknowledge_all(&mut self, world: &mut World) -> Result<(), Box<dyn Error>> {
+        let mut acknowledged = self.client.seen.len();
+        // Its pacing lets out more later.
+        for _ in 0..200 {
+            world.now += Duration::from_millis(1);
+            world.server.handle(world.now, Input::Timeout);
+            let mut datagrams = world.settle();
+            while !datagrams.is_empty() {
+                for datagram in &datagrams {
+                    self.client.learn(datagram)?;
+                }
+                // Some numbers are left out on purpose.
+                let new = self.client.seen.len() - acknowledged;
+                let frames = ack(self.client.seen.iter().rev().take(new).copied());
+                acknowledged += new;
+                datagrams = world.deliver(self.client.packet(&frames));
+            }
+        }
+        Ok(())
     }
 
     /// Datagrams of this length, as many as fit in each packet: some more than may be unread.

@@ -1,4 +1,4 @@
-//! Counts the ranges of acknowledgements in a packet: `quinn-proto` reports the number of frames only.
+//! What a packet acknowledges, and in how many ranges: `quinn-proto` reports the number of frames only.
 #![cfg_attr(
     not(test),
     deny(
@@ -9,32 +9,42 @@
     )
 )]
 
-/// The number of ranges in the frames of a packet, up to the first frame that `quinn-proto` refuses, too.
-pub(super) fn ack_ranges(mut frames: &[u8]) -> u64 {
-    let mut ranges = 0;
+/// The acknowledgements of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Acks {
+    pub(super) ranges: u64,
+    /// The largest number, or 0.
+    pub(super) largest: u64,
+}
+
+/// The acknowledgements in the frames of a packet, up to the first frame that `quinn-proto` refuses, too.
+pub(super) fn acks(mut frames: &[u8]) -> Acks {
+    let mut acks = Acks::default();
     while let Some((&first, rest)) = frames.split_first() {
         // Padding and PING, of which a packet may consist.
         if first <= 1 {
             frames = rest;
-        } else if take_frame(&mut frames, &mut ranges).is_none() {
+        } else if take_frame(&mut frames, &mut acks).is_none() {
             break;
         }
     }
-    ranges
+    acks
 }
 
 /// Takes a frame (RFC 9000 section 19, RFC 9221, and the extension for the frequency of acknowledgements).
-fn take_frame(frames: &mut &[u8], ranges: &mut u64) -> Option<()> {
+fn take_frame(frames: &mut &[u8], acks: &mut Acks) -> Option<()> {
     let kind = take_varint(frames)?;
     match kind {
         0x02 | 0x03 => {
-            take_varints(frames, 2)?;
+            let largest = take_varint(frames)?;
+            take_varint(frames)?;
             let more = take_varint(frames)?;
             take_varint(frames)?;
-            *ranges = ranges.saturating_add(1);
+            acks.largest = acks.largest.max(largest);
+            acks.ranges = acks.ranges.saturating_add(1);
             for _ in 0..more {
                 take_varints(frames, 2)?;
-                *ranges = ranges.saturating_add(1);
+                acks.ranges = acks.ranges.saturating_add(1);
             }
             take_varints(frames, if kind == 0x03 { 3 } else { 0 })
         }
@@ -139,11 +149,11 @@ mod tests {
         ];
         for frame in frames {
             let packet = [frame, ACKS[0], frame, ACKS[1], frame].concat();
-            assert_eq!(ack_ranges(&packet), 4, "{frame:x?}");
+            assert_eq!(acks(&packet), Acks { ranges: 4, largest: 200 }, "{frame:x?}");
         }
         // The last frame of a packet may have no length.
         for last in [&[0x08, 0][..], &[0x0d, 0, 0], &[0x30]] {
-            assert_eq!(ack_ranges(&[ACKS[0], last, ACKS[1]].concat()), 3, "{last:x?}");
+            assert_eq!(acks(&[ACKS[0], last, ACKS[1]].concat()).ranges, 3, "{last:x?}");
         }
     }
 
@@ -151,12 +161,12 @@ mod tests {
     fn packets_that_end_early_or_have_unknown_frames_are_counted_up_to_there() {
         let packet = ACKS.concat();
         for len in 0..packet.len() {
-            let ranges = ack_ranges(&packet[..len]);
+            let Acks { ranges, .. } = acks(&packet[..len]);
             assert!(ranges <= 4 && (len < ACKS[0].len() || ranges >= 3), "{len}: {ranges}");
         }
-        assert_eq!(ack_ranges(&[ACKS[0], &[0x20], ACKS[1]].concat()), 3);
+        assert_eq!(acks(&[ACKS[0], &[0x20], ACKS[1]].concat()).ranges, 3);
         // A number of ranges that cannot be.
-        assert_eq!(ack_ranges(&[2, 1, 0, 0xff, 255, 255, 255, 255, 255, 255, 255, 0, 1, 1]), 2);
-        assert_eq!(ack_ranges(&[]), 0);
+        assert_eq!(acks(&[2, 1, 0, 0xff, 255, 255, 255, 255, 255, 255, 255, 0, 1, 1]).ranges, 2);
+        assert_eq!(acks(&[]), Acks::default());
     }
 }

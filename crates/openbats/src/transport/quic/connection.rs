@@ -43,6 +43,13 @@ const ACK_RANGES_PER_PACKET: u64 = 64;
 const TOO_MANY_ACK_RANGES: &str =
     "too many ranges of QUIC acknowledgements for the number of packets";
 
+/// Packets after the last acknowledged one. `quinn-proto` keeps records of 200 bytes for packets that only acknowledge, a
+/// thousand for each other packet, and would do so until the congestion window is full. Chosen: as many are in flight at
+/// 15 Gbit/s and 100 ms.
+const UNACKNOWLEDGED: u64 = 131_072;
+/// After so many the peer gets a PING, because it acknowledges no packets that only acknowledge.
+const PING_INTERVAL: u64 = 16_384;
+const ACKNOWLEDGES_NOTHING: &str = "QUIC packets are not acknowledged";
 /// Connection IDs that a peer may retire in addition to those that it was sent. `quinn-proto` issues another one for each that
 /// is retired, and keeps those that it cannot send.
 const RETIRED_IDS: u64 = 64;
@@ -80,6 +87,8 @@ pub(super) struct Connection {
     pub(super) reachability: PeerReachability,
     /// What the peer's packets have caused.
     pub(super) counted: Counts,
+    /// Datagrams that were sent before the last PING.
+    last_ping: u64,
     pub(super) is_server: bool,
     controller: Controller,
     stream: Option<StreamId>,
@@ -115,6 +124,7 @@ impl Connection {
             armed: None,
             reachability: PeerReachability::default(),
             counted: Counts::default(),
+            last_ping: 0,
             is_server,
             controller,
             stream: None,
@@ -159,9 +169,15 @@ impl Connection {
     /// Closes the connection of a peer whose packets cost too much work.
     pub(super) fn limit_work(&mut self) {
         let is_half_open = self.is_server && self.quic.is_handshaking();
-        let excess = excess(&self.quic.stats(), self.counted, is_half_open);
+        let stats = self.quic.stats();
+        let excess = excess(&stats, self.counted, is_half_open);
         if let Some(reason) = excess {
             self.end_misbehaving(reason);
+        }
+        let sent = stats.udp_tx.datagrams;
+        if sent.saturating_sub(self.counted.largest_acked.max(self.last_ping)) > PING_INTERVAL {
+            self.last_ping = sent;
+            self.quic.ping();
         }
     }
 
@@ -424,6 +440,8 @@ fn excess(
         Some(TOO_MANY_KEY_UPDATES)
     } else if frames.retire_connection_id > retired {
         Some(TOO_MANY_RETIRED_IDS)
+    } else if stats.udp_tx.datagrams.saturating_sub(counted.largest_acked) > UNACKNOWLEDGED {
+        Some(ACKNOWLEDGES_NOTHING)
     } else {
         (is_half_open && udp.bytes > HANDSHAKE_BYTES).then_some(TOO_MANY_HANDSHAKE_BYTES)
     }
@@ -485,7 +503,7 @@ mod tests {
         let of = |datagrams, bytes, key_updates, ack_ranges| {
             let mut stats = quinn_proto::ConnectionStats::default();
             (stats.udp_rx.datagrams, stats.udp_rx.bytes) = (datagrams, bytes);
-            excess(&stats, Counts { key_updates, ack_ranges }, false)
+            excess(&stats, Counts { key_updates, ack_ranges, largest_acked: 0 }, false)
         };
         let (burst, ranges) = (KEY_UPDATE_BURST, ACK_RANGE_BURST);
         assert_eq!(of(100, KEY_UPDATE_BYTES - 1, burst, ranges + 6_400), None);
@@ -509,5 +527,17 @@ mod tests {
         assert_eq!(of(0, 0, HANDSHAKE_BYTES, true), None);
         assert_eq!(of(0, 0, HANDSHAKE_BYTES + 1, true), Some(TOO_MANY_HANDSHAKE_BYTES));
         assert_eq!(of(0, 0, HANDSHAKE_BYTES + 1, false), None);
+    }
+
+    #[test]
+    fn packets_that_are_not_acknowledged_are_limited() {
+        let of = |sent, largest_acked| {
+            let mut stats = quinn_proto::ConnectionStats::default();
+            stats.udp_tx.datagrams = sent;
+            excess(&stats, Counts { largest_acked, ..Counts::default() }, false)
+        };
+        assert_eq!(of(UNACKNOWLEDGED + 9, 9), None);
+        assert_eq!(of(UNACKNOWLEDGED + 10, 9), Some(ACKNOWLEDGES_NOTHING));
+        assert_eq!(of(9, UNACKNOWLEDGED), None);
     }
 }

@@ -1,4 +1,5 @@
-//! Counts of what a peer does that `quinn-proto` does not report: updates of the keys, and ranges of acknowledgements.
+//! What a peer does that `quinn-proto` does not report: updates of the keys, ranges of acknowledgements, and the largest
+//! number in them.
 #![cfg_attr(
     not(test),
     deny(
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use bytes::BytesMut;
 use quinn_proto::crypto::{CryptoError, PacketKey};
 
-use super::ack_ranges::ack_ranges;
+use super::ack_ranges::acks;
 
 /// Counts of all connections of an endpoint. Those of a connection are the differences over its packets.
 #[derive(Clone, Default)]
@@ -25,6 +26,8 @@ pub(super) struct Watch(Arc<Counters>);
 struct Counters {
     key_updates: AtomicU64,
     ack_ranges: AtomicU64,
+    /// Since it was taken.
+    largest_acked: AtomicU64,
 }
 
 /// What was counted.
@@ -33,6 +36,8 @@ pub(super) struct Counts {
     /// Keys that were made in advance: one for the first, one for each update by either end.
     pub(super) key_updates: u64,
     pub(super) ack_ranges: u64,
+    /// The largest packet number that was acknowledged.
+    pub(super) largest_acked: u64,
 }
 
 impl Counts {
@@ -44,14 +49,17 @@ impl Counts {
         };
         add(&mut self.key_updates, before.key_updates, now.key_updates);
         add(&mut self.ack_ranges, before.ack_ranges, now.ack_ranges);
+        self.largest_acked = self.largest_acked.max(now.largest_acked);
     }
 }
 
 impl Watch {
+    /// All counts, and the largest number in acknowledgements since the last call.
     pub(super) fn counts(&self) -> Counts {
         Counts {
             key_updates: self.0.key_updates.load(Relaxed),
             ack_ranges: self.0.ack_ranges.load(Relaxed),
+            largest_acked: self.0.largest_acked.swap(0, Relaxed),
         }
     }
 
@@ -84,9 +92,10 @@ impl PacketKey for Watched {
         payload: &mut BytesMut,
     ) -> Result<(), CryptoError> {
         self.key.decrypt(packet, header, payload)?;
-        let ranges = ack_ranges(payload);
-        if ranges > 0 {
-            self.watch.0.ack_ranges.fetch_add(ranges, Relaxed);
+        let acks = acks(payload);
+        if acks.ranges > 0 {
+            self.watch.0.ack_ranges.fetch_add(acks.ranges, Relaxed);
+            self.watch.0.largest_acked.fetch_max(acks.largest, Relaxed);
         }
         Ok(())
     }
