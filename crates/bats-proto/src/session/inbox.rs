@@ -7,10 +7,8 @@ use bytes::Bytes;
 pub const MESSAGE_OVERHEAD: usize = 2 * size_of::<Bytes>();
 
 /// Entries for which room is made when the queue is full, or an eighth of those that it has: doubling would need three
-/// times the memory of the entries, and [`MESSAGE_OVERHEAD`] has room for two.
+/// times the memory of the entries, and [`MESSAGE_OVERHEAD`] has room for two. An empty queue keeps room for as many.
 const MORE_ENTRIES: usize = 4;
-/// Entries for which an empty queue keeps room.
-const KEPT_ENTRIES: usize = 32;
 
 /// Complete messages that the application has not received yet.
 #[derive(Debug, Default)]
@@ -66,7 +64,7 @@ impl Inbox {
     pub fn pop(&mut self) -> Option<Bytes> {
         let message = self.messages.pop_front()?;
         self.bytes -= message.len() + MESSAGE_OVERHEAD;
-        if self.messages.is_empty() && self.messages.capacity() > KEPT_ENTRIES {
+        if self.messages.is_empty() && self.messages.capacity() > MORE_ENTRIES {
             self.messages = VecDeque::new();
         }
         Some(message)
