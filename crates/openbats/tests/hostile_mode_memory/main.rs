@@ -1,5 +1,5 @@
 //! Memory that a server of the modes TCP, QUIC and UDP holds under attack, by the allocator's count: the attacks of
-//! the example `hostile_modes`, and attacks on memory, by peers with valid keys and by strangers.
+//! the example `hostile_modes`, and attacks on memory, by peers with valid keys and by unauthenticated ones.
 #![cfg(feature = "quic")]
 #![allow(clippy::disallowed_macros, reason = "it prints a table")]
 
@@ -9,7 +9,6 @@ mod quic;
 #[path = "../../examples/hostile_modes/quic_client.rs"]
 mod quic_client;
 mod quic_memory;
-mod strangers;
 #[path = "../../examples/hostile_modes/tcp.rs"]
 mod tcp;
 #[path = "../../examples/hostile_modes/tcp_client.rs"]
@@ -19,6 +18,7 @@ mod tcp_memory;
 #[allow(dead_code, reason = "only hostile packets are sent")]
 mod udp;
 mod udp_memory;
+mod unauthenticated;
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -203,7 +203,7 @@ mod promise {
     pub(crate) fn of(case: &str, budget: i64, connections: i64) -> i64 {
         let received = budget * 11 / 10;
         let mode = case.split('-').next().unwrap_or_default();
-        let each = match (mode, case.contains("handshake"), case.contains("strangers")) {
+        let each = match (mode, case.contains("handshake"), case.contains("unauthenticated")) {
             ("tcp", true, _) => TCP_HALF_OPEN,
             ("tcp", ..) => received + TCP,
             ("quic", true, _) => QUIC_HALF_OPEN,
@@ -253,7 +253,7 @@ fn attacks_on_modes_take_no_more_memory_than_is_promised() {
         (tcp_memory::NAMES, tcp_memory::run, &BUDGETS),
         (quic_memory::NAMES, quic_memory::run, &BUDGETS),
         (udp_memory::NAMES, udp_memory::run, &BUDGETS[..1]),
-        (strangers::NAMES, strangers::run, &BUDGETS[..1]),
+        (unauthenticated::NAMES, unauthenticated::run, &BUDGETS[..1]),
     ];
     let has_descriptors = may_open(DESCRIPTORS);
     let mut failed = Vec::new();
@@ -278,7 +278,7 @@ fn attacks_on_modes_take_no_more_memory_than_is_promised() {
                 budget,
                 application: if is_work { Application::Reads } else { application(case) },
                 retry_threshold: if case.contains("first-flights") {
-                    strangers::RETRY_THRESHOLD
+                    unauthenticated::RETRY_THRESHOLD
                 } else {
                     usize::MAX
                 },

@@ -49,7 +49,7 @@ pub(crate) const NAMES: &[&str] = &[
     "quic-stopped-and-reset-streams",
     "quic-unread-datagrams",
     "quic-unread-one-byte-datagrams",
-    "quic-messages-beside-datagrams",
+    "quic-messages-with-datagrams",
     "quic-many-connections-unread",
     "quic-handshake-long-hellos",
     "quic-handshake-gaps",
@@ -179,7 +179,7 @@ pub(crate) fn run(case: &str) -> Attacked {
         }
         "quic-unread-datagrams" => peer.datagrams(&mut world, 1_100, budget),
         "quic-unread-one-byte-datagrams" => peer.datagrams(&mut world, 1, budget),
-        "quic-messages-beside-datagrams" => {
+        "quic-messages-with-datagrams" => {
             peer.fill(&mut world, &[14_000], credit());
             assert!(world.is_closed, "messages go as datagrams only");
         }
@@ -285,7 +285,7 @@ impl Peer {
     }
 }
 
-/// An Initial packet of this length that nobody can read.
+/// An Initial packet of this length that no server can read.
 fn padding(to: &Id, len: usize) -> Vec<u8> {
     // With the tag, and a longer length field.
     let others = long_header(0, to, &[9; 8], 0, len).len() + 16;

@@ -1,4 +1,4 @@
-//! Datagrams of strangers to a server of the mode QUIC: they have no keys, and their addresses may be forged.
+//! Datagrams of unauthenticated peers to a server of the mode QUIC: they have no keys, and their addresses may be forged.
 
 use bats_proto::{Input, Received};
 
@@ -7,12 +7,12 @@ use crate::quic_client::{Client, INITIAL_PAYLOAD, initial, long_header, stream};
 use crate::{Attacked, polled};
 
 pub(crate) const NAMES: &[&str] = &[
-    "quic-strangers-garbage",
-    "quic-strangers-first-flights",
-    "quic-strangers-first-flights-at-once",
-    "quic-strangers-at-the-limit",
-    "quic-strangers-forged-packets",
-    "quic-strangers-unknown-ids",
+    "quic-unauthenticated-garbage",
+    "quic-unauthenticated-first-flights",
+    "quic-unauthenticated-first-flights-at-once",
+    "quic-unauthenticated-at-the-limit",
+    "quic-unauthenticated-forged-packets",
+    "quic-unauthenticated-unknown-ids",
 ];
 
 /// First packets, and packets of connections, which cost less.
@@ -32,7 +32,7 @@ pub(crate) fn run(case: &str) -> Attacked {
     // From this address or the next ones, and networks of 256.
     let spread = |number: u32| address(0x0010_0000 + number * 61);
     match case {
-        "quic-strangers-garbage" => {
+        "quic-unauthenticated-garbage" => {
             let [to, from] = ids(1);
             for number in 0..FLIGHTS {
                 world.remote = spread(number);
@@ -41,7 +41,7 @@ pub(crate) fn run(case: &str) -> Attacked {
                 world.push(datagram);
             }
         }
-        "quic-strangers-first-flights" => {
+        "quic-unauthenticated-first-flights" => {
             let flights = flights()?;
             for number in 0..FLIGHTS {
                 world.remote = spread(number);
@@ -52,7 +52,7 @@ pub(crate) fn run(case: &str) -> Attacked {
             assert_eq!(counts.retries_sent, u64::from(FLIGHTS) - RETRY_THRESHOLD as u64);
         }
         // The server sends nothing meanwhile.
-        "quic-strangers-first-flights-at-once" => {
+        "quic-unauthenticated-first-flights-at-once" => {
             let flights = flights()?;
             for number in 0..FLIGHTS / 10 {
                 let payload = &mut flights[RETRY_THRESHOLD.min(number as usize)].clone()[..];
@@ -64,7 +64,7 @@ pub(crate) fn run(case: &str) -> Attacked {
             world.packets = u64::from(FLIGHTS / 10);
             assert!(world.server.endpoint_stats().answers_dropped > 0, "there is a limit");
         }
-        "quic-strangers-at-the-limit" => {
+        "quic-unauthenticated-at-the-limit" => {
             for number in 0..TOO_MANY {
                 world.remote = spread(number);
                 let [to, from] = ids(number);
@@ -74,7 +74,7 @@ pub(crate) fn run(case: &str) -> Attacked {
             assert_eq!(counts.handshakes_started, HALF_OPEN as u64);
             assert_eq!(counts.half_open_refused, u64::from(TOO_MANY) - HALF_OPEN as u64);
         }
-        "quic-strangers-forged-packets" => {
+        "quic-unauthenticated-forged-packets" => {
             let mut client = world.established(1)?;
             let datagram = client.packet(&[1; 30]);
             for number in 0..PACKETS {
