@@ -1,6 +1,6 @@
 //! Memory that a server of the modes TCP, QUIC and UDP holds under attack, by the allocator's count: the attacks of
 //! the example `hostile_modes`, and attacks on memory, by peers with valid keys and by unauthenticated ones.
-#![cfg(feature = "quic")]
+#![cfg(all(target_os = "linux", feature = "quic"))]
 #![allow(clippy::disallowed_macros, reason = "it prints a table")]
 
 mod counted;
