@@ -14,14 +14,12 @@ use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use openbats::{Fingerprint, KnownHosts};
 
-use super::{Event, worker_user};
 use crate::channel::{Answer, Question, Setup};
 use crate::config::{Config, FirstUse, Known};
 use crate::quick;
@@ -116,7 +114,10 @@ pub(super) fn record(file: &KnownHosts, name: &str, print: Fingerprint) -> anyho
 ///
 /// # Errors
 /// The certificate cannot be recorded, or is that of this node.
-pub(crate) fn learn(entry: &quick::FirstUse<'_>) -> anyhow::Result<Fingerprint> {
+pub(super) fn learn(
+    entry: &quick::FirstUse<'_>,
+    user: Option<(u32, u32)>,
+) -> anyhow::Result<Fingerprint> {
     let name = entry.remote.to_string();
     let mut question = Question {
         remote: name.clone(),
@@ -125,7 +126,6 @@ pub(crate) fn learn(entry: &quick::FirstUse<'_>) -> anyhow::Result<Fingerprint> 
         attempt: 0,
         preshared_key: None,
     };
-    let user = worker_user(None)?;
     let (mut delay, mut last) = (RETRY.0, None);
     loop {
         let error = match ask(&question, user) {
@@ -243,15 +243,15 @@ pub(super) struct FirstUses {
 }
 
 impl FirstUses {
-    /// Starts the thread that asks. What it learns is an event, with the name of the neighbour.
+    /// Starts the thread that asks. `answered` gets the names of neighbours and their certificates.
     pub(super) fn start(
-        events: SyncSender<Event>,
+        answered: impl Fn(String, Fingerprint) + Send + Sync + 'static,
         user: Option<(u32, u32)>,
     ) -> anyhow::Result<Self> {
         let shared = Arc::new((Mutex::default(), Condvar::new()));
         let asks = Arc::clone(&shared);
         std::thread::Builder::new().name("first use".into()).spawn(move || {
-            ask_all(&asks, user, &events);
+            ask_all(&asks, user, &answered);
         })?;
         Ok(Self { shared })
     }
@@ -309,7 +309,7 @@ fn lock(wanted: &Mutex<Wanted>) -> MutexGuard<'_, Wanted> {
 fn ask_all(
     (wanted, changed): &(Mutex<Wanted>, Condvar),
     user: Option<(u32, u32)>,
-    events: &SyncSender<Event>,
+    answered: &(impl Fn(String, Fingerprint) + Sync),
 ) {
     loop {
         let due = {
@@ -338,7 +338,7 @@ fn ask_all(
                         );
                     }
                     if let Ok(print) = answer {
-                        let _ = events.send(Event::FirstUse(name.clone(), print));
+                        answered(name.clone(), print);
                     }
                 });
             }

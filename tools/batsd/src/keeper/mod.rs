@@ -23,10 +23,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::channel::{self, ToKeeper, ToWorker};
 use crate::config::{Config, SERVICE_USER, find_user};
-use crate::ending;
+use crate::{ending, quick};
 use device::Device;
 use first_use::FirstUses;
-pub(crate) use first_use::learn;
 use listeners::Listeners;
 use loaded::{Loaded, load};
 pub use source::Source;
@@ -71,6 +70,14 @@ pub fn check_source(source: &Source) -> anyhow::Result<(Config, Identity)> {
     let loaded = load(source)?;
     let identity = Identity::from_pem("identity", loaded.setup.identity.as_bytes())?;
     Ok((loaded.config, identity))
+}
+
+/// Asks the exit of a command line for its certificate until it answers, and records it.
+///
+/// # Errors
+/// The certificate cannot be recorded, or is that of this node.
+pub(crate) fn learn(entry: &quick::FirstUse<'_>) -> anyhow::Result<Fingerprint> {
+    first_use::learn(entry, worker_user(None)?)
 }
 
 /// User and group of the worker.
@@ -213,7 +220,9 @@ pub fn run(source: Source) -> anyhow::Result<()> {
             }
         }
     })?;
-    let first_uses = FirstUses::start(events.0.clone(), user)?;
+    let sender = events.0.clone();
+    let answered = move |name, print| drop(sender.send(Event::FirstUse(name, print)));
+    let first_uses = FirstUses::start(answered, user)?;
     first_uses.set(&loaded.config, &loaded.setup, &loaded.refused);
     let control_path = loaded.config.control.clone();
     let mut keeper = Keeper {
