@@ -42,8 +42,8 @@ impl Pacer {
         self.rate = rate;
     }
 
-    /// Lets the next packet leave now: what was sent at the rate of a blackout does not delay packets
-    /// after it. Nor does, until `rising_until`, what is sent at the first rates after it.
+    /// Lets the next packet leave now: what was sent at the rate of a blackout, or was too large for the path, does not
+    /// delay packets after it. Nor does, until `rising_until`, what is sent at the first rates after it.
     pub fn end_blackout(&mut self, now: Timestamp, rising_until: Timestamp) {
         self.drained_at = self.drained_at.min(now);
         self.rising_until = rising_until;

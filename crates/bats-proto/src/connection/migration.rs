@@ -247,9 +247,9 @@ impl Connection {
         self.abandon_old_path(now);
     }
 
-    /// Abandons packets in flight to the old address. They say nothing about the new path, and the
-    /// peer cannot report them missing before something else arrives.
-    fn abandon_old_path(&mut self, now: Timestamp) {
+    /// Abandons packets in flight to the old address, or that are too large for the path. They say nothing about
+    /// the path as it is now, and the peer cannot report them missing before something else arrives.
+    pub(super) fn abandon_old_path(&mut self, now: Timestamp) {
         let lost = self.sent.abandon_path(now);
         self.retransmit_control(lost);
         let view = self.path_view();

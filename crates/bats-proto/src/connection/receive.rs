@@ -544,6 +544,9 @@ impl Connection {
         self.retransmit_control(losses.contents);
         for _ in 0..losses.large_lost {
             if self.mtu.on_lost(now, losses.large_size, answered) {
+                // What is in flight is too large: it will be lost, and has delayed nothing on the path.
+                self.abandon_old_path(now);
+                self.pacer.end_blackout(now, now);
                 break;
             }
         }

@@ -8,10 +8,14 @@ use super::blackout_pacing::BlackoutPacing;
 use super::timers::take_expired;
 use super::{Connection, MAX_ACK_DELAY};
 use crate::error::CloseReason;
+use crate::link::mtu::BLACK_HOLE_LOSSES;
 
 /// Longest interval between probes in a blackout: a transfer resumes this soon after it ends.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(250);
-/// Probe timeouts in a row from which a small packet accompanies the probes.
+/// Probe timeouts in a row from which a small packet accompanies the probes. It accompanies those of the first one
+/// only if so many large packets are unanswered that its answer shows a black hole: where flows with small windows
+/// share a full link, small packets pass and large ones do not (with one in each timeout, 8 flows on 2 Mbit/s have
+/// Jain's index of 0.26).
 pub(super) const SMALL_PROBES_FROM: u32 = 2;
 /// Acknowledgements in a row of small probes only that show that no data passes. Chosen: random loss makes
 /// single ones (with 1, handshakes at 30 % loss in bursts have a p99 of 1.02 instead of 0.94 s).
@@ -122,7 +126,7 @@ impl Connection {
         self.counters.probe_timeouts += 1;
         self.controller.on_probe_timeout(now, self.probe_count);
         let lost = self.sent.abandon_in_flight();
-        self.retransmit_control(lost);
+        self.retransmit_control(lost.contents);
         let (since, interval) = (self.unanswered_since.unwrap_or(now), self.probe_backoff());
         let new = BlackoutPacing::new(since, now, interval);
         let blackout = self.blackout.get_or_insert(new);
@@ -136,7 +140,7 @@ impl Connection {
         } else {
             self.control.ping = true;
         }
-        if self.probe_count >= SMALL_PROBES_FROM {
+        if self.probe_count >= SMALL_PROBES_FROM || lost.large_lost >= BLACK_HOLE_LOSSES {
             // The path MTU may have shrunk, so that only small packets arrive.
             self.control.ping = true;
         }

@@ -22,7 +22,7 @@ const MIN_ASSUMED_LOSS: f64 = 0.03;
 const RAISE_INTERVAL: Duration = Duration::from_secs(600);
 /// Consecutive losses of large packets, without a large one acknowledged, that indicate a black
 /// hole. With 50 % random loss this happens by chance once in 10^9 times.
-const BLACK_HOLE_LOSSES: u32 = 30;
+pub const BLACK_HOLE_LOSSES: u32 = 30;
 /// The same probability sets the number if a small probe was answered after probe timeouts in which large packets
 /// were sent at the same times: a burst of losses would have to end between them. A path without loss needs 4
 /// packets, which two probe timeouts send; the second one is the first with a small probe.

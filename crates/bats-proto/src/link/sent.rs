@@ -451,11 +451,11 @@ impl SentPackets {
         self.reordering.max(min_rtt / 16)
     }
 
-    /// The path has changed: abandons what is in flight, which says nothing about the MTU of the new path. Returns
-    /// the union of the retransmittable contents.
+    /// The path or its MTU has changed: abandons what is in flight, which says nothing about the MTU from now on.
+    /// Returns the union of the retransmittable contents.
     pub fn abandon_path(&mut self, now: Timestamp) -> Contents {
         self.large_acked_sent_at = now;
-        self.abandon_in_flight()
+        self.abandon_in_flight().contents
     }
 
     /// Whether none of the packets sent in this interval was acknowledged, and they were too many
@@ -561,16 +561,17 @@ impl SentPackets {
 
     /// Abandons all packets in flight, because in a blackout they only block the window. They are
     /// not counted as losses, because their outcome is unknown.
-    pub fn abandon_in_flight(&mut self) -> Contents {
-        let mut contents = Contents::default();
+    pub fn abandon_in_flight(&mut self) -> LossOutcome {
+        let mut outcome = LossOutcome::default();
         for packet in &mut self.packets {
             if packet.fate == Fate::InFlight {
                 packet.fate = Fate::Abandoned;
-                contents.add(packet.contents);
+                outcome.contents.add(packet.contents);
+                outcome.count_large_loss(packet, self.large_acked_sent_at);
             }
         }
         self.in_flight = InFlight::default();
-        contents
+        outcome
     }
 
     /// When the `count`th ack-eliciting packet after the largest acknowledged one was sent. `None`

@@ -279,9 +279,9 @@ fn abandoned_packets_neither_fill_the_window_nor_count_as_losses() {
         send(&mut sent, 2, 1_200, Contents { crypto: true, ..PLAIN });
         send(&mut sent, 3, 1_400, PROBE);
         ack(&mut sent, 17, 1);
-        assert_eq!(sent.abandon_in_flight(), Contents { credit: true, ..PLAIN });
+        assert_eq!(sent.abandon_in_flight().contents, Contents { credit: true, ..PLAIN });
         assert_eq!((sent.bytes_in_flight(), sent.bytes_in_window()), (0, 0));
-        assert_eq!((sent.expects_ack(), sent.abandon_in_flight()), (false, PLAIN));
+        assert_eq!((sent.expects_ack(), sent.abandon_in_flight().contents), (false, PLAIN));
         let last = send(&mut sent, 1_000, 100, PLAIN);
         assert_eq!((sent.bytes_in_window(), sent.expects_ack()), (100, true));
         ack(&mut sent, 1_016, last);

@@ -46,26 +46,39 @@ fn stall_after(outcome: &Outcome, change: f64) -> f64 {
     still as f64 * Transfer::SAMPLE.as_secs_f64()
 }
 
+/// Measured with an RTT of 40 ms: the last data arrives 20 ms after the fall, and its acknowledgement 20 ms later. The
+/// sender fills its window for another 35 ms, and a probe timeout after that, of 50 ms by its estimate, a small probe
+/// follows the large ones. Its answer takes a round trip, and what is resent then another 20 ms.
 #[test]
-fn a_falling_path_mtu_stops_the_transfer_for_at_most_eight_probe_timeouts() {
-    for loss in [0.0, 0.05] {
+fn a_falling_path_mtu_stops_the_transfer_for_at_most_three_probe_timeouts() {
+    for (loss, seed) in
+        [0.0, 0.05].into_iter().flat_map(|loss| (1..9).map(move |seed| (loss, seed)))
+    {
         let before = LinkConfig { loss: Loss::Iid(loss), ..link(100, 20) };
         let after = LinkConfig { mtu: Some(1_300), ..before.clone() };
         let mut run = transfer(&before, 12);
+        run.seed = seed;
         run.changes = vec![(Duration::from_secs(4), after.clone(), before.clone())];
         let outcome = run.run();
         let found = outcome.at(12.0).sender.path_mtu;
         let efficiency = outcome.goodput(7.0, 12.0) / capacity(&after, found);
         assert!(found <= 1_300 && efficiency >= 0.85, "{found} bytes, loss {loss}: {efficiency}");
-        let stall = stall_after(&outcome, outcome.since_connected(4.0));
-        // The goal is three probe time-outs, 0.2 s; measured are 0.31 s, and 0.49 s with loss. The first time-out
-        // sends only full-sized probes. The second one comes after twice the time, also sends a
-        // small probe, and its answer takes a round trip. A small probe in the first time-out would
-        // be answered before a blackout is detected: all losses would then count as congestion, and
-        // recovery takes 0.75 s.
+        let change = outcome.since_connected(4.0);
+        let stall = stall_after(&outcome, change);
+        // With the default acknowledgement delay of RFC 9002.
         let probe = outcome.at(3.9).sender.smoothed_rtt.as_secs_f64() + 0.025;
-        println!("loss {loss}: stall of {stall:.3} s, probe time-out {probe:.3} s");
-        assert!(stall <= 8.0 * probe, "loss {loss}: stall of {stall} s, probe time-out {probe} s");
+        let timeouts = |time| outcome.at(time).sender.probe_timeouts;
+        let expired = timeouts(change + 0.5) - timeouts(change);
+        println!(
+            "loss {loss}, seed {seed}: stall of {stall:.3} s, probe time-out {probe:.3} s, {expired} expired"
+        );
+        // The small probe or its answer may be lost by chance; the next one comes two probe timeouts later. So may
+        // so many repairs that the first generation needs more, which follow those of all others.
+        let most = if loss > 0.0 { 5.0 } else { 3.0 };
+        assert!(
+            stall <= most * probe,
+            "loss {loss}, seed {seed}: stall of {stall} s, probe time-out {probe} s"
+        );
     }
 }
 
@@ -114,6 +127,31 @@ fn a_falling_path_mtu_costs_a_sender_of_little_data_at_most_three_probe_timeouts
             assert!(timeouts <= most, "{case}, seed {seed}: {timeouts} probe timeouts");
             let found = outcome.at(20.0).sender.path_mtu;
             assert!((1_200..=1_300).contains(&found), "{case}, seed {seed}: {found} bytes");
+        }
+    }
+}
+
+/// Outages after which the small probe of the first timeout is answered, though not alone.
+#[test]
+fn outages_of_a_full_link_are_no_fall_of_the_mtu() {
+    // Bit/s and one-way delay in µs.
+    for (rate, delay) in [(100_000_000, 20_000), (100_000_000, 1_000), (10_000_000, 150_000)] {
+        let clear = queued(rate, Duration::from_micros(delay), 1.0, 0.0);
+        let hole = LinkConfig { black_hole: true, ..clear.clone() };
+        for seed in 1..5 {
+            let mut run = transfer(&clear, 14);
+            run.seed = seed;
+            for (at, millis) in (0..).zip([30, 60, 110, 160, 220, 300, 450, 700]) {
+                let begin = Duration::from_micros(2_000_000 + 1_500_000 * at + seed * 1_313);
+                let end = begin + Duration::from_micros(millis * 1_000 + seed * 7_777);
+                run.changes.push((begin, hole.clone(), hole.clone()));
+                run.changes.push((end, clear.clone(), clear.clone()));
+            }
+            let outcome = run.run();
+            let mtus: Vec<_> = outcome.samples.iter().map(|s| s.sender.path_mtu).collect();
+            let case = format!("{rate} bit/s, {delay} µs, seed {seed}");
+            assert!(mtus.is_sorted(), "{case}: {mtus:?}");
+            assert!(mtus.last().is_some_and(|&mtu| mtu > 1_400), "{case}: {mtus:?}");
         }
     }
 }

@@ -74,6 +74,8 @@ struct Generation {
     closed: bool,
     tail: bool,
     rounds: u32,
+    /// Rank that it lacks by the newest report.
+    missing: u64,
     /// The first symbol that its proactive repairs cover.
     reach: u64,
     /// Repairs of this generation: sequence number and, if sent, the send time.
@@ -335,6 +337,7 @@ impl FlowSender {
                 closed: false,
                 tail: false,
                 rounds: 0,
+                missing: 0,
                 reach: number,
                 repairs: VecDeque::new(),
             }),

@@ -196,6 +196,7 @@ impl FlowSender {
         let keep = self.generations.front().map_or(self.next_unsent, |generation| generation.first);
         self.encoder.release_below(keep.min(self.decoded_below));
         self.drop_obsolete_repairs();
+        self.generations.iter_mut().for_each(|generation| generation.missing = 0);
 
         let mut entries = feedback.entries.iter().peekable();
         while let Some(entry) = entries.next() {
@@ -223,12 +224,14 @@ impl FlowSender {
                 missing += if next.missing == next.span { inside } else { next.missing };
                 end = end.max((next.first + next.span).min(generation_end));
             }
+            self.generations[index].missing = missing;
             self.top_up(now, index, first, end, missing, feedback.repair_seen, path);
             // The remaining part of a range that crosses generations.
             let mut at = generation_end;
             while fully_missing && at < entry.first + entry.span {
                 let Some(index) = self.generation_of(at) else { break };
                 let stop = self.generations[index].end.min(entry.first + entry.span);
+                self.generations[index].missing = stop - at;
                 self.top_up(now, index, at, stop, stop - at, feedback.repair_seen, path);
                 at = self.generations[index].end;
             }
@@ -297,7 +300,7 @@ impl FlowSender {
     }
 
     /// Handles the loss of a path and of all packets on it. Repairs all symbols that the peer has
-    /// not reported, without waiting a round trip for a report.
+    /// not reported, and again what it has reported as missing, without waiting a round trip for a report.
     ///
     /// `is_limited`: only a few packets may be sent before the peer's new address is validated.
     /// Coded packets of a whole generation could decode nothing before that, so the oldest symbols
@@ -315,15 +318,18 @@ impl FlowSender {
             // Queued repairs are still to be sent.
             generation.repairs.retain(|(_, sent_at)| sent_at.is_none());
             let (generation_first, end) = (generation.first, generation.end);
+            let missing = generation.missing;
             let first = generation_first.max(self.seen_end).max(self.encoder.first());
             let singles_end = end.min(first + singles);
             for symbol in first..singles_end {
                 self.make_repairs(generation_first, symbol, symbol + 1, 1, true);
             }
             singles -= singles_end.saturating_sub(first);
-            if first < end {
+            let unseen = end.saturating_sub(first);
+            let first = if missing > 0 { generation_first.max(self.decoded_below) } else { first };
+            if missing + unseen > 0 {
                 // Less what is repaired one by one.
-                self.top_up(now, index, first, end, end - first, None, path);
+                self.top_up(now, index, first, end, missing + unseen, None, path);
             }
         }
     }
@@ -437,6 +443,7 @@ mod tests {
                 closed: true,
                 tail: true,
                 rounds: 0,
+                missing: 0,
                 reach: number,
                 repairs,
             });

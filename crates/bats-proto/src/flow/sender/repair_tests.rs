@@ -52,6 +52,7 @@ fn sender(ends: &[u64]) -> FlowSender {
             closed: true,
             tail: false,
             rounds: 0,
+            missing: 0,
             reach: first,
             repairs: VecDeque::new(),
         });
@@ -351,6 +352,20 @@ fn all_that_was_not_reported_is_repaired_after_the_loss_of_a_path() {
     assert!(!sender.generations[1].tail);
     let rounds: Vec<_> = sender.generations.iter().map(|one| one.rounds).collect();
     assert_eq!(rounds, [0, 0, 1], "the first was reported, the second has a repair in flight");
+}
+
+#[test]
+fn what_was_reported_missing_is_repaired_again_after_the_loss_of_a_path() {
+    let mut sender = sender(&[16, 32, 40]);
+    sender.on_rank_feedback(at(1), &report(2, 20, &[(2, 3, 2), (9, 1, 1)]), &path()).unwrap();
+    let mut out = Vec::new();
+    while sender.send_repair(at(1), &mut out).is_some() {}
+    sender.on_path_lost(at(2), &path(), false);
+    assert_eq!(windows(&sender), [(2, 16, 3), (20, 32, 12), (32, 40, 8)], "the oldest first");
+    while sender.send_repair(at(2), &mut out).is_some() {}
+    sender.on_rank_feedback(at(3), &report(16, 32, &[]), &path()).unwrap();
+    sender.on_path_lost(at(4), &path(), false);
+    assert_eq!(windows(&sender), [(32, 40, 8)], "the newest report counts");
 }
 
 #[test]
