@@ -17,7 +17,7 @@ use crate::clock::Clock;
 /// Timer slack requested from the system: the default of 50 us is a fifth of a pacing interval.
 const TIMER_SLACK_NS: u64 = 1;
 /// Shortest sleep: for earlier deadlines the loop polls instead.
-const SHORTEST_SLEEP: Duration = Duration::from_micros(5);
+pub(super) const SHORTEST_SLEEP: Duration = Duration::from_micros(5);
 /// Poller token of the thread's waker. The tokens of an endpoint are twice its number for UDP, and
 /// one more for its TCP sockets.
 const WAKER: u64 = u64::MAX;
@@ -385,3 +385,7 @@ mod tests {
         assert!(tokens.is_empty());
     }
 }
+
+#[cfg(test)]
+#[path = "io_thread_tests.rs"]
+mod turn_tests;

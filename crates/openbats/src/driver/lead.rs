@@ -11,7 +11,7 @@ use bats_types::Timestamp;
 
 use super::parker::{ParkState, Parker, Readiness, time_left};
 use super::socket::ReceiveBuffers;
-use super::{Interest, Sockets, ThreadWaker};
+use super::{Interest, Sockets, ThreadWaker, timers_until};
 use crate::shared::Shared;
 use crate::transport::Handle;
 
@@ -177,6 +177,7 @@ impl<'a> Lead<'a> {
             true => turn.socket.unreachable_ports(),
             false => Vec::new(),
         };
+        let read_at = clock.now();
         // The I/O thread handles the error and ends the endpoint.
         let Ok(received) = turn.socket.receive(incoming) else { return false };
         let mut due = Vec::new();
@@ -188,7 +189,7 @@ impl<'a> Lead<'a> {
             core.endpoint.handle(clock.now(), Input::Datagram(datagram));
         }
         // The I/O thread serves TCP connections.
-        core.endpoint.handle_timers(clock.now());
+        core.endpoint.handle_timers(timers_until(read_at, clock.now()));
         core.check_untrusted_peers(clock);
         core.drive_node(clock.now(), &mut due);
         let has_more = turn.collect(&mut core, clock, usize::MAX, true, &mut due);

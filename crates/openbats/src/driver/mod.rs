@@ -18,10 +18,12 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bats_proto::Input;
+use bats_types::Timestamp;
 
 pub(crate) use custody::Custody;
 use icmp_errors::UnreachablePort;
 pub use io_thread::IoThreads;
+use io_thread::SHORTEST_SLEEP;
 pub(crate) use io_thread::{EndpointWaker, IoThread};
 pub(crate) use lead::Candidate;
 pub(crate) use parker::Parker;
@@ -48,6 +50,12 @@ pub(crate) fn start(
         Some(threads) => threads.attach(driver),
         None => IoThread::start(driver).map(drop),
     }
+}
+
+/// The time up to which expired timers are handled `now`, after the socket was read at `read_at`. What stops a later
+/// one may have arrived since: this thread may have waited for a lock or a processor.
+fn timers_until(read_at: Timestamp, now: Timestamp) -> Timestamp {
+    now.min(read_at + SHORTEST_SLEEP)
 }
 
 /// The I/O of one endpoint.
@@ -81,12 +89,14 @@ impl Driver {
         let shared = Arc::clone(&self.shared);
         let mut guard = shared.lock_socket();
         let Some(turn) = guard.as_mut() else { return Ok(Next::Finish) };
-        let is_served = shared.lock().custody.is_served(shared.clock.now());
+        let read_at = shared.clock.now();
+        // Another thread that serves the socket may not have run for long. Before a timer is handled, what waits
+        // is read here: an acknowledgement among it stops the probe timer.
+        let reads = shared.lock().custody.io_has_work(read_at);
         // Read pending errors first: otherwise they make the next call fail.
         self.unreachable_ports = turn.socket.unreachable_ports();
-        // Another thread serves the socket: only timers are handled here.
-        let received = !is_served && turn.socket.receive(incoming)?;
-        let (next, interest) = self.process(turn, incoming, received);
+        let received = reads && turn.socket.receive(incoming)?;
+        let (next, interest) = self.process(turn, incoming, (received, read_at));
         let sent = turn.socket.send(&mut turn.outgoing);
         if !self.due.is_empty() {
             // A waker may run its task, which may call this endpoint.
@@ -130,12 +140,12 @@ impl Driver {
         Some(Next::Sleep(until.map(|until| until - now)))
     }
 
-    /// Passes received packets to the core and collects the packets to send.
+    /// Passes packets to the core that were received, if any, after `read_at`, and collects the packets to send.
     fn process(
         &mut self,
         turn: &mut SocketTurn,
         incoming: &mut ReceiveBuffers,
-        received: bool,
+        (received, read_at): (bool, Timestamp),
     ) -> (Next, Interest) {
         let clock = &self.shared.clock;
         let mut core = self.shared.lock();
@@ -146,7 +156,7 @@ impl Driver {
         for datagram in incoming.drain() {
             core.endpoint.handle(clock.now(), Input::Datagram(datagram));
         }
-        core.endpoint.handle(clock.now(), Input::Timeout);
+        core.endpoint.handle(timers_until(read_at, clock.now()), Input::Timeout);
         core.check_untrusted_peers(clock);
         core.drive_node(clock.now(), &mut self.due);
         let has_more = turn.collect(&mut core, clock, usize::MAX, true, &mut self.due);
