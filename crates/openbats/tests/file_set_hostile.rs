@@ -349,7 +349,11 @@ fn refusals_do_not_name_the_directory_of_the_receiver() {
         (Receiver::new(&incoming), "stored", "stored exists"),
         (Receiver::new(&incoming), "stored/below", "stored"),
         (Receiver::new(&incoming), "sub/other", "directory sub exists"),
-        (Receiver::new(&incoming).reserve(Reserve::Bytes(u64::MAX)), "new", "bytes free, 1 needed"),
+        (
+            Receiver::new(&incoming).reserve(Reserve::Bytes(u64::MAX)),
+            "new",
+            "0 bytes free, 4096 needed",
+        ),
     ];
     let own = scratch.0.file_name().unwrap().to_str().unwrap();
     for (receiver, name, expected) in receivers {
@@ -360,4 +364,23 @@ fn refusals_do_not_name_the_directory_of_the_receiver() {
         })
         .unwrap();
     }
+}
+
+/// A sender may go on with a file that has failed, and then keep its connection open.
+#[test]
+fn a_failed_file_does_not_stay_open_until_its_connection_ends() {
+    let scratch = Scratch::new("hostile-failed");
+    let receiver = Receiver::new(scratch.incoming());
+    run(&receiver, |near| {
+        send(near, offer(0, 300_000, "file"));
+        assert_eq!(reply(near)[0], 32);
+        send(near, data(0, 0, &content(1_000, 1)));
+        send(near, [&[20][..], &0_u32.to_be_bytes(), b"changed my mind"].concat());
+        send(near, data(0, 0, &content(1_000, 2)));
+        // The next answer shows that these have been received.
+        send(near, offer(1, 5, "../other"));
+        refusal(&reply(near));
+        assert!(scratch.received().is_empty(), "{:?}", scratch.received());
+    })
+    .unwrap();
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use common::Scratch;
+use openbats::file::set::{Reserve, StorageBudget};
 use openbats::file::{self, FileError, Receiver};
 use openbats::{ClientOptions, Connection, Endpoint, Identity, Mode, ServerOptions, Trust, Wait};
 
@@ -176,6 +177,32 @@ fn errors_name_files_that_cannot_be_sent_or_stored() {
     assert!(sent[0].is_err(), "{sent:?}");
     assert!(matches!(received[0], Err(FileError::NoSpace { .. })), "{received:?}");
     assert!(scratch.received().is_empty());
+}
+
+#[test]
+fn files_beyond_the_budget_or_into_the_reserve_are_refused() {
+    let scratch = Scratch::new("limits");
+    let paths = ["one", "two"].map(|name| scratch.file(name, &pseudo_random(400_000)));
+    let budget = StorageBudget::new(800_000);
+    let receiver = || Receiver::new(scratch.incoming()).budget(budget.clone());
+    let full = receiver().reserve(Reserve::Percent(100));
+    let (sent, received) = transfer(&full, &[&paths[0]]);
+    assert!(sent[0].as_ref().unwrap_err().contains("0 bytes free, 400000 needed"), "{sent:?}");
+    assert!(matches!(received[0], Err(FileError::NoSpace { .. })), "{received:?}");
+    assert_eq!(budget.left(), 800_000, "what was refused is not charged");
+    // A file that does not arrive gives its bytes back.
+    let (near, far) = connect();
+    let begin = [&[1][..], &400_000_u64.to_be_bytes(), b"name"].concat();
+    near.send(begin).wait().unwrap();
+    near.finish().wait_for(LIMIT).unwrap().unwrap();
+    assert!(receiver().receive(&far, |_, _, _| ()).wait_for(LIMIT).unwrap().is_err());
+    assert_eq!(budget.left(), 800_000);
+    let (sent, _) = transfer(&receiver(), &[&paths[0]]);
+    assert_eq!(sent, [Ok(400_000)]);
+    let (sent, received) = transfer(&receiver(), &[&paths[1]]);
+    assert!(sent[0].as_ref().unwrap_err().contains("needs 400000"), "{sent:?}");
+    assert!(matches!(received[0], Err(FileError::OverBudget { .. })), "{received:?}");
+    assert_eq!(scratch.received(), ["one"]);
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod name;
 mod receive;
 mod send;
 pub mod set;
+mod space;
 mod storage;
 
 use std::io;
@@ -74,6 +75,13 @@ pub enum FileError {
          existing directories"
     )]
     DirectoryExists(PathBuf),
+    /// A directory of this name exists, and the receiver merges only into directories of its own user and
+    /// of root: others could replace what is in it by links.
+    #[error(
+        "the directory {0} belongs to another user: choose another name, run the receiver as that \
+         user, or give the directory to the receiver's user (chown)"
+    )]
+    ForeignDirectory(PathBuf),
     /// The receiver's storage budget does not allow the file.
     #[error("the receiver accepts {left} more bytes, and this file or directory needs {size}")]
     OverBudget {
@@ -157,6 +165,7 @@ impl FileError {
             Self::Exists(path) => Self::Exists(last(path)),
             Self::NotCompared(path) => Self::NotCompared(last(path)),
             Self::DirectoryExists(path) => Self::DirectoryExists(last(path)),
+            Self::ForeignDirectory(path) => Self::ForeignDirectory(last(path)),
             Self::Busy(path) => Self::Busy(last(path)),
             Self::SameName { first, second } => {
                 Self::SameName { first: last(first), second: last(second) }

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 
 use super::message::Message;
+use super::set::{Reserve, StorageBudget};
+use super::space::StorageLimits;
 use super::storage::TemporaryFile;
 use super::{FileError, name};
 use crate::connection::Connection;
@@ -19,11 +21,15 @@ pub struct ReceivedFile {
 }
 
 /// Options of the receiver of single files.
+///
+/// For senders that are not trusted set [`max_size`](Self::max_size), [`budget`](Self::budget) and
+/// [`reserve`](Self::reserve), with a budget that all receivers of a sender share.
 #[derive(Clone, Debug)]
 pub struct Receiver {
     directory: PathBuf,
     overwrite: bool,
     max_size: u64,
+    storage: StorageLimits,
 }
 
 impl Receiver {
@@ -31,7 +37,12 @@ impl Receiver {
     /// limited.
     #[must_use]
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self { directory: directory.into(), overwrite: false, max_size: u64::MAX }
+        Self {
+            directory: directory.into(),
+            overwrite: false,
+            max_size: u64::MAX,
+            storage: StorageLimits::default(),
+        }
     }
 
     /// Whether a received file replaces one of the same name; by default it does not.
@@ -48,6 +59,22 @@ impl Receiver {
         self
     }
 
+    /// Stores no more than this budget allows, which other receivers may share.
+    #[must_use]
+    pub fn budget(mut self, budget: StorageBudget) -> Self {
+        self.storage.budget = Some(budget);
+        self
+    }
+
+    /// Free space to leave on the file system; by default none. Other files that any receivers of this
+    /// process have open count with what they still need, and the free space is looked at again while a
+    /// file is written: it fails if other programs have taken what it needs.
+    #[must_use]
+    pub fn reserve(mut self, reserve: Reserve) -> Self {
+        self.storage.reserve = reserve;
+        self
+    }
+
     /// Receives the next file, or returns `None` when the peer has finished. Calls `progress` with
     /// the name, the bytes received and the total size.
     ///
@@ -56,8 +83,9 @@ impl Receiver {
     /// files.
     ///
     /// # Errors
-    /// The name is refused, the disk is full, the hash does not match, the peer gave up or violated
-    /// the protocol, or the connection failed. No temporary file is left.
+    /// The name is refused, the disk is full, the file would use up the reserve or the budget, the hash
+    /// does not match, the peer gave up or violated the protocol, or the connection failed. No temporary
+    /// file is left.
     pub async fn receive(
         &self,
         connection: &Connection,
@@ -96,7 +124,8 @@ impl Receiver {
         if size > self.max_size {
             return Err(FileError::TooLarge { size, limit: self.max_size });
         }
-        let mut file = TemporaryFile::create(&self.directory, &name, size, self.overwrite)?;
+        let mut file =
+            TemporaryFile::create(&self.directory, &name, size, self.overwrite, &self.storage)?;
         let mut hasher = blake3::Hasher::new();
         let mut received = 0;
         progress(&name, received, size);

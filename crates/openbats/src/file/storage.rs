@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use super::space::{Space, StorageLimits};
 use super::{FileError, name};
 
 /// A temporary file that is removed when dropped, unless it was [committed](Self::commit).
@@ -12,6 +13,7 @@ pub(super) struct TemporaryFile {
     file: File,
     temporary: PathBuf,
     target: PathBuf,
+    space: Space,
     is_committed: bool,
 }
 
@@ -21,16 +23,11 @@ impl TemporaryFile {
         name: &str,
         size: u64,
         overwrite: bool,
+        limits: &StorageLimits,
     ) -> Result<Self, FileError> {
         let target = directory.join(name);
         if !overwrite && target.symlink_metadata().is_ok() {
             return Err(FileError::Exists(target));
-        }
-        let space = rustix::fs::statvfs(directory)
-            .map_err(|error| local("inspect", directory, error.into()))?;
-        let free = space.f_bavail.saturating_mul(space.f_frsize);
-        if size > free {
-            return Err(FileError::NoSpace { directory: directory.to_owned(), size, free });
         }
         let mut random = [0; 8];
         getrandom::fill(&mut random)
@@ -41,12 +38,19 @@ impl TemporaryFile {
             .write(true)
             .create_new(true)
             .open(&temporary)
-            .map_err(|error| local("create", &temporary, error))?;
-        Ok(Self { file, temporary, target, is_committed: false })
+            .map_err(|error| local("create a file in", directory, error))?;
+        let space = Space::take(&file, directory, size, limits).inspect_err(|_| {
+            let _ = fs::remove_file(&temporary);
+        })?;
+        Ok(Self { file, temporary, target, space, is_committed: false })
     }
 
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), FileError> {
-        self.file.write_all(bytes).map_err(|error| local("write", &self.target, error))
+        let count = bytes.len() as u64;
+        self.space.check(&self.file, count)?;
+        self.file.write_all(bytes).map_err(|error| local("write", &self.target, error))?;
+        self.space.on_written(count);
+        Ok(())
     }
 
     /// Flushes the complete file to disk and renames it to its final name.
@@ -62,6 +66,7 @@ impl TemporaryFile {
             _ => local("create", &self.target, error),
         })?;
         self.is_committed = true;
+        self.space.keep();
         Ok(self.target.clone())
     }
 }

@@ -7,7 +7,8 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::support::{
-    Scratch, Server, client, free_port, noise, program, signal, skipped, text, wait_until,
+    Scratch, Server, Tmpfs, client, free_port, noise, program, signal, slow_client, text,
+    wait_until,
 };
 
 fn same(left: &Path, right: &Path) {
@@ -170,33 +171,12 @@ fn sha256sum_files_are_checked_and_written() {
     assert_eq!(fs::read_dir(scratch.0.join("in")).unwrap().count(), 2);
 }
 
-/// A small file system; unmounted when dropped.
-struct Tmpfs<'a>(&'a Path);
-
-impl<'a> Tmpfs<'a> {
-    fn mount(path: &'a Path, size: &str) -> Option<Self> {
-        let status = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"])
-            .arg(path)
-            .status();
-        status.is_ok_and(|status| status.success()).then_some(Self(path))
-    }
-}
-
-impl Drop for Tmpfs<'_> {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(self.0).status();
-    }
-}
-
 #[test]
 fn a_full_disk_fails_only_files_that_do_not_fit() {
     let scratch = Scratch::new("full");
     let directory = scratch.0.join("in");
-    let Some(_disk) = Tmpfs::mount(&directory, "8m") else {
-        skipped("a_full_disk_fails_only_files_that_do_not_fit", "cannot mount tmpfs");
-        return;
-    };
+    let test = "a_full_disk_fails_only_files_that_do_not_fit";
+    let Some(_disk) = Tmpfs::mount(test, &directory, "8m") else { return };
     fs::write(scratch.0.join("huge"), noise(20_000_000, 7)).unwrap();
     fs::write(scratch.0.join("small"), noise(1_000_000, 8)).unwrap();
     let port = free_port();
@@ -211,17 +191,13 @@ fn a_full_disk_fails_only_files_that_do_not_fit() {
     // The disk has room at the start and is full later.
     fs::write(scratch.0.join("middle"), noise(6_500_000, 9)).unwrap();
     let file = scratch.path("middle");
-    let slow = program()
-        .args(["-c", "127.0.0.1", "-p", &port.to_string(), "--congestion", "20M", "-f", &file])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let slow = slow_client(port, &["-f", &file]);
     wait_until("the transfer starts", || directory.join(".middle.openbats.part").exists());
     fs::write(directory.join("other"), noise(5_000_000, 10)).unwrap();
     let output = slow.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{}", text(&output.stdout));
-    assert!(text(&output.stdout).contains("failed middle: "), "{}", text(&output.stdout));
+    let report = text(&output.stdout);
+    assert!(report.contains("failed middle: ") && report.contains("bytes free"), "{report}");
     assert!(!directory.join(".middle.openbats.part").exists());
     fs::remove_file(directory.join("other")).unwrap();
     let again = client(port, &["-f", &file]);

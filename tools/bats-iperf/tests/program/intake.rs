@@ -2,10 +2,15 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::process::{Child, Output};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Scratch, Server, client, free_port, noise, program, text};
+use crate::support::{
+    Scratch, Server, Tmpfs, client, free_port, noise, program, slow_client, text, wait_until,
+};
 
 /// The server is started within a directory, as users do, and names none.
 #[test]
@@ -83,6 +88,34 @@ fn quotas_apply_over_all_transfers() {
     }
 }
 
+/// Each client stays below its own quota; together they exceed that of all.
+#[test]
+fn the_quota_of_all_clients_applies_to_two_of_them_at_once() {
+    let scratch = Scratch::new("quota-of-two");
+    for name in ["one", "two"] {
+        fs::write(scratch.0.join(name), noise(5_000_000, name.len() as u64)).unwrap();
+    }
+    let port = free_port();
+    let directory = scratch.path("in");
+    let server =
+        Server::start(port, &["--directory", &directory, "--quota", "8M", "--client-quota", "6M"]);
+    let clients = [("127.0.0.2", "one"), ("127.0.0.3", "two")];
+    let started = clients
+        .map(|(address, name)| slow_client(port, &["-B", address, "-f", &scratch.path(name)]));
+    let outputs = started.map(|client| client.wait_with_output().unwrap());
+    let failed: Vec<_> = outputs.iter().filter(|output| !output.status.success()).collect();
+    assert_eq!(failed.len(), 1, "{outputs:?}");
+    let why = text(&failed[0].stderr);
+    assert!(why.contains("accepts") && why.contains("needs 5000000"), "{why}");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "nothing is left of the other");
+    // Neither is the share of a client that has stored nothing.
+    fs::write(scratch.0.join("three"), noise(2_900_000, 3)).unwrap();
+    let send = |address: &str| client(port, &["-B", address, "-f", &scratch.path("three")]);
+    let failed = usize::from(!outputs[1].status.success());
+    assert!(send(clients[failed].0).status.success());
+    drop(server);
+}
+
 #[test]
 fn empty_files_and_directories_use_up_the_quota() {
     let scratch = Scratch::new("inodes");
@@ -116,6 +149,68 @@ fn the_reserve_stays_free() {
         assert_eq!(server.finish().0, code);
         assert_eq!(scratch.0.join("in/file").exists(), code == 0);
     }
+}
+
+/// Waits for clients and watches the free space of a file system meanwhile; returns their output and the
+/// least free space.
+fn watched(clients: Vec<Child>, disk: &Tmpfs<'_>) -> (Vec<Output>, u64) {
+    let clients = clients.into_iter().map(|client| thread::spawn(|| client.wait_with_output()));
+    let clients: Vec<_> = clients.collect();
+    let mut least = disk.free();
+    while !clients.iter().all(JoinHandle::is_finished) {
+        least = least.min(disk.free());
+        thread::sleep(Duration::from_millis(1));
+    }
+    let outputs = clients.into_iter().map(|client| client.join().unwrap().unwrap());
+    (outputs.collect(), least.min(disk.free()))
+}
+
+/// Of 16 MiB, 12.8 MB may be used; each of the transfers fits alone.
+#[test]
+fn the_reserve_stays_free_with_two_transfers_at_once() {
+    let scratch = Scratch::new("reserve-of-two");
+    let directory = scratch.0.join("in");
+    let test = "the_reserve_stays_free_with_two_transfers_at_once";
+    let Some(disk) = Tmpfs::mount(test, &directory, "16m") else { return };
+    for name in ["one", "two"] {
+        fs::write(scratch.0.join(name), noise(8_000_000, name.len() as u64)).unwrap();
+    }
+    let port = free_port();
+    let server = Server::start(port, &["--directory", &scratch.path("in"), "--reserve", "4M"]);
+    let start = |name: &str| slow_client(port, &["-f", &scratch.path(name)]);
+    let (outputs, least) = watched(["one", "two"].map(start).into(), &disk);
+    let failed: Vec<_> = outputs.iter().filter(|output| !output.status.success()).collect();
+    assert_eq!(failed.len(), 1, "{outputs:?}");
+    let why = text(&failed[0].stderr);
+    assert!(why.contains("bytes free, 8000000 needed"), "{why}");
+    assert!(least >= 4_000_000, "{least} bytes were free");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "nothing is left of the other");
+    drop(server);
+}
+
+/// Another program takes the space that was free when the transfer began.
+#[test]
+fn a_transfer_that_would_use_up_the_reserve_later_fails() {
+    let scratch = Scratch::new("reserve-later");
+    let directory = scratch.0.join("in");
+    let test = "a_transfer_that_would_use_up_the_reserve_later_fails";
+    let Some(disk) = Tmpfs::mount(test, &directory, "16m") else { return };
+    fs::write(scratch.0.join("file"), noise(8_000_000, 1)).unwrap();
+    let port = free_port();
+    let server = Server::start(port, &["--directory", &scratch.path("in"), "--reserve", "4M"]);
+    let slow = slow_client(port, &["-f", &scratch.path("file")]);
+    wait_until("the transfer starts", || directory.join(".file.openbats.part").exists());
+    let other = directory.join("other");
+    fs::write(&other, noise(6_000_000, 2)).unwrap();
+    let (outputs, least) = watched(vec![slow], &disk);
+    let why = text(&outputs[0].stderr);
+    assert_eq!(outputs[0].status.code(), Some(1), "{least} bytes were free");
+    assert!(why.contains("bytes free, ") && why.contains(" needed"), "{why}");
+    assert!(least >= 4_000_000, "{least} bytes were free");
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "nothing is left of the file");
+    fs::remove_file(&other).unwrap();
+    assert!(client(port, &["-f", &scratch.path("file")]).status.success());
+    drop(server);
 }
 
 #[test]

@@ -136,6 +136,17 @@ pub(crate) fn client(port: u16, options: &[&str]) -> Output {
         .unwrap()
 }
 
+/// Starts a client in mode 1 that needs 3.2 s for 8 MB; its output is read at its end.
+pub(crate) fn slow_client(port: u16, options: &[&str]) -> Child {
+    program()
+        .args(["-c", "127.0.0.1", "-p", &port.to_string(), "-m", "1", "--congestion", "20M"])
+        .args(options)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
 /// Runs one successful test between a client and its own server; returns the client's document and
 /// the server's text.
 pub(crate) fn run(server: &[&str], options: &[&str]) -> (Value, String) {
@@ -187,6 +198,34 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A small file system; unmounted when dropped.
+pub(crate) struct Tmpfs<'a>(&'a Path);
+
+impl<'a> Tmpfs<'a> {
+    /// `None` if this user cannot mount one, which skips the test.
+    pub(crate) fn mount(test: &str, path: &'a Path, size: &str) -> Option<Self> {
+        let mut command = Command::new("mount");
+        command.args(["-t", "tmpfs", "-o", &format!("size={size}"), "tmpfs"]).arg(path);
+        if command.status().is_ok_and(|status| status.success()) {
+            return Some(Self(path));
+        }
+        skipped(test, "cannot mount tmpfs");
+        None
+    }
+
+    /// Bytes that other users than root may still use.
+    pub(crate) fn free(&self) -> u64 {
+        let status = nix::sys::statvfs::statvfs(self.0).unwrap();
+        status.blocks_available() * status.fragment_size()
+    }
+}
+
+impl Drop for Tmpfs<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(self.0).status();
     }
 }
 

@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that a file or directory costs in addition to its content: without them empty files would
-/// be free, and a sender could use up the file system's inodes.
-const ENTRY_BYTES: u64 = 4_096;
+use crate::file::FileError;
+use crate::file::space::ENTRY_BYTES;
 
 /// A limit of the bytes that receivers may store, shared by all clones. Files that are discarded
 /// give their bytes back, stored files do not: the limit applies to the lifetime of the budget.
@@ -64,23 +63,29 @@ impl StorageBudget {
         }
     }
 
-    /// Charges an entry with `bytes` of content. `None` if the budget does not allow it.
-    pub(super) fn charge(&self, bytes: u64) -> Option<Charge> {
+    /// Charges an entry with `bytes` of content.
+    ///
+    /// # Errors
+    /// The budget does not allow it.
+    pub(in crate::file) fn charge(&self, bytes: u64) -> Result<Charge, FileError> {
         let all = bytes.saturating_add(ENTRY_BYTES);
-        self.take(all).then(|| Charge { budget: self.clone(), bytes: all })
+        match self.take(all) {
+            true => Ok(Charge { budget: self.clone(), bytes: all }),
+            false => Err(FileError::OverBudget { size: bytes, left: self.left() }),
+        }
     }
 }
 
 /// The bytes of one entry; given back when dropped, unless they are kept.
 #[derive(Debug)]
-pub(super) struct Charge {
+pub(in crate::file) struct Charge {
     budget: StorageBudget,
     bytes: u64,
 }
 
 impl Charge {
     /// The entry stays on the disk, but without `unused` bytes of the announced content.
-    pub(super) fn keep(&mut self, unused: u64) {
+    pub(in crate::file) fn keep(&mut self, unused: u64) {
         self.budget.give_back(unused.min(self.bytes));
         self.bytes = 0;
     }
@@ -100,16 +105,16 @@ mod tests {
     fn a_part_counts_against_the_whole_and_discarded_entries_do_not() {
         let whole = StorageBudget::new(3 * ENTRY_BYTES + 1_000);
         let (one, two) = (whole.part(2 * ENTRY_BYTES + 600), whole.part(u64::MAX));
-        assert!(one.charge(601 + ENTRY_BYTES).is_none());
+        assert!(one.charge(601 + ENTRY_BYTES).is_err());
         let mut first = one.charge(600).unwrap();
         assert_eq!((one.left(), whole.left()), (ENTRY_BYTES, 2 * ENTRY_BYTES + 400));
-        assert!(two.charge(ENTRY_BYTES + 401).is_none());
+        assert!(two.charge(ENTRY_BYTES + 401).is_err());
         assert_eq!(two.left(), whole.left(), "a refused charge takes nothing from the part");
         drop(two.charge(400).unwrap());
         assert_eq!(whole.left(), 2 * ENTRY_BYTES + 400);
         first.keep(100);
         drop(first);
         assert_eq!((one.left(), whole.left()), (ENTRY_BYTES + 100, 2 * ENTRY_BYTES + 500));
-        assert!(two.charge(u64::MAX).is_none(), "must not overflow");
+        assert!(two.charge(u64::MAX).is_err(), "must not overflow");
     }
 }

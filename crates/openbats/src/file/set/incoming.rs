@@ -5,9 +5,8 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::budget::{Charge, StorageBudget};
 use super::message::Verdict;
 use super::open_files::OpenFile;
 use super::partial::{self, Opened};
@@ -15,6 +14,7 @@ use super::reads::{Comparison, Guess, ReadBudget, compare};
 use super::sha256sum::HashWrite;
 use super::tree::{PartHash, PartLayout, PartSet, ReadProgress, is_hole};
 use super::{Existing, sha256sum};
+use crate::file::space::{Space, StorageLimits};
 use crate::file::storage::{local, rename_without_replacing};
 use crate::file::{CHUNK, FileError, name};
 
@@ -30,65 +30,6 @@ const MAX_RACES: u32 = 64;
 /// hash files of other content have such names.
 const MAX_HASH_FILES: u32 = 16;
 
-/// Disk space that open files will still need.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Reserved(Arc<AtomicU64>);
-
-/// Free space that receivers leave to others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reserve {
-    /// Bytes.
-    Bytes(u64),
-    /// Per cent of the size of the file system, at most 100.
-    Percent(u8),
-}
-
-/// What a receiver may use of the disk.
-#[derive(Debug)]
-pub(super) struct DiskLimits {
-    pub(super) reserved: Reserved,
-    pub(super) reserve: Reserve,
-    pub(super) budget: Option<StorageBudget>,
-    pub(super) reads: Option<ReadBudget>,
-}
-
-/// The reservation of one file; released when dropped.
-#[derive(Debug)]
-struct Reservation {
-    all: Reserved,
-    left: AtomicU64,
-    charge: Option<Mutex<Charge>>,
-}
-
-impl Reservation {
-    fn take(all: &Reserved, bytes: u64, charge: Option<Charge>) -> Self {
-        all.0.fetch_add(bytes, Ordering::AcqRel);
-        Self { all: all.clone(), left: AtomicU64::new(bytes), charge: charge.map(Mutex::new) }
-    }
-
-    /// The file stays on the disk: its bytes stay charged, without holes and missing parts.
-    fn keep(&self) {
-        if let Some(charge) = &self.charge {
-            let unused = self.left.load(Ordering::Acquire);
-            charge.lock().unwrap_or_else(PoisonError::into_inner).keep(unused);
-        }
-    }
-
-    /// Releases bytes that are on the disk now.
-    fn spend(&self, bytes: u64) {
-        let spend = |left: u64| Some(left.saturating_sub(bytes));
-        if let Ok(before) = self.left.fetch_update(Ordering::AcqRel, Ordering::Acquire, spend) {
-            self.all.0.fetch_sub(before.min(bytes), Ordering::AcqRel);
-        }
-    }
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        self.all.0.fetch_sub(self.left.load(Ordering::Acquire), Ordering::AcqRel);
-    }
-}
-
 /// A file that is being received.
 #[derive(Debug)]
 pub(super) struct IncomingFile {
@@ -102,7 +43,7 @@ pub(super) struct IncomingFile {
     pub(super) is_left_over: bool,
     /// Bytes that may not be flushed to disk yet.
     unsynced: AtomicU64,
-    reservation: Reservation,
+    space: Space,
     _open: OpenFile,
     state: Mutex<State>,
 }
@@ -135,7 +76,7 @@ impl IncomingFile {
         name: String,
         layout: PartLayout,
         sha256: Option<[u8; 32]>,
-        limits: &DiskLimits,
+        limits: &StorageLimits,
     ) -> Result<Self, FileError> {
         if sha256.is_some() {
             check_hash_name(&target, &name)?;
@@ -147,18 +88,11 @@ impl IncomingFile {
         let is_left_over = metadata.len() > 0;
         let allocated = metadata.blocks().saturating_mul(512);
         let needed = layout.size.saturating_sub(allocated);
-        let charge = match &limits.budget {
-            Some(budget) => match budget.charge(needed) {
-                None => {
-                    if !is_left_over {
-                        let _ = fs::remove_file(&temporary);
-                    }
-                    return Err(FileError::OverBudget { size: needed, left: budget.left() });
-                }
-                charge => charge,
-            },
-            None => None,
-        };
+        let space = Space::take(&file, &directory, needed, limits).inspect_err(|_| {
+            if !is_left_over {
+                let _ = fs::remove_file(&temporary);
+            }
+        })?;
         let this = Self {
             name,
             layout,
@@ -168,7 +102,7 @@ impl IncomingFile {
             sha256,
             is_left_over,
             unsynced: AtomicU64::new(0),
-            reservation: Reservation::take(&limits.reserved, needed, charge),
+            space,
             _open: open,
             state: Mutex::new(State {
                 parts: vec![Part::Missing; layout.parts as usize],
@@ -179,11 +113,6 @@ impl IncomingFile {
                 is_kept: is_left_over,
             }),
         };
-        let taken = limits.reserved.0.load(Ordering::Acquire).saturating_sub(needed);
-        let free = free_space(&directory, limits.reserve)?.saturating_sub(taken);
-        if needed > free {
-            return Err(FileError::NoSpace { directory, size: needed, free });
-        }
         this.file.set_len(layout.size).map_err(|error| local("write", &this.target, error))?;
         this.lock().is_kept = is_resumable;
         Ok(this)
@@ -252,25 +181,33 @@ impl IncomingFile {
     /// Writes bytes of a part. A new file has holes that read as zeros, so that zeros are not
     /// written.
     pub(super) fn write(&self, part: u32, at: u64, bytes: &[u8]) -> Result<(), FileError> {
+        let count = bytes.len() as u64;
         if !self.is_left_over && ZEROS.get(..bytes.len()).is_some_and(|zeros| zeros == bytes) {
+            self.space.release(count);
             return Ok(());
         }
-        let written = self.file.write_all_at(bytes, self.layout.offset(part) + at);
-        let count = bytes.len() as u64;
-        let unsynced = self.unsynced.fetch_add(count, Ordering::Relaxed) + count;
-        let written = written.and_then(|()| match unsynced >= SYNC_EVERY {
-            true => {
-                self.unsynced.store(0, Ordering::Relaxed);
-                self.file.sync_data()
-            }
-            false => Ok(()),
+        let checked = self.space.check(&self.file, count);
+        let written = checked.and_then(|()| {
+            self.write_at(self.layout.offset(part) + at, bytes)
+                .map_err(|error| local("write", &self.target, error))
         });
-        if let Err(error) = written {
-            // An incomplete file should not occupy a full disk.
+        if written.is_err() {
+            // An incomplete file should not occupy a full disk, nor until its connections have ended.
             self.discard();
-            return Err(local("write", &self.target, error));
+            let _ = self.file.set_len(0);
+            return written;
         }
-        self.reservation.spend(count);
+        self.space.on_written(count);
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_all_at(bytes, offset)?;
+        let count = bytes.len() as u64;
+        if self.unsynced.fetch_add(count, Ordering::Relaxed) + count >= SYNC_EVERY {
+            self.unsynced.store(0, Ordering::Relaxed);
+            self.file.sync_data()?;
+        }
         Ok(())
     }
 
@@ -483,7 +420,7 @@ impl Drop for IncomingFile {
         if !state.is_renamed && !state.is_kept {
             let _ = fs::remove_file(&self.temporary);
         } else {
-            self.reservation.keep();
+            self.space.keep();
         }
     }
 }
@@ -525,20 +462,6 @@ fn check_hash_name(target: &Path, name: &str) -> Result<(), FileError> {
         }),
         false => Ok(()),
     }
-}
-
-/// Free space without the reserve.
-fn free_space(directory: &Path, reserve: Reserve) -> Result<u64, FileError> {
-    let space = rustix::fs::statvfs(directory)
-        .map_err(|error| local("inspect", directory, error.into()))?;
-    let reserve = match reserve {
-        Reserve::Bytes(bytes) => bytes,
-        Reserve::Percent(percent) => {
-            let whole = space.f_blocks.saturating_mul(space.f_frsize);
-            whole / 100 * u64::from(percent.min(100))
-        }
-    };
-    Ok(space.f_bavail.saturating_mul(space.f_frsize).saturating_sub(reserve))
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@
 //! sender first sends the hashes of its parts. The receiver reads its own data, limited by a
 //! [`ReadBudget`], and replies only which parts match: those are not sent again.
 
-mod budget;
+pub(super) mod budget;
 mod collect;
 mod compress;
 pub(super) mod directories;
@@ -29,10 +29,11 @@ mod tree;
 pub use budget::StorageBudget;
 pub use collect::{Entry, FileSet, Skipped};
 pub use compress::Compression;
-pub use incoming::Reserve;
 pub use reads::ReadBudget;
 pub use receiver::Receiver;
 pub use sender::Sender;
+
+pub use super::space::Reserve;
 
 /// The result for a file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]

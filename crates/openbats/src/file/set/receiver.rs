@@ -8,12 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::budget::StorageBudget;
 use super::compress;
 use super::directories::Directories;
-use super::incoming::{self, DiskLimits, IncomingFile, Reserve, Reserved};
+use super::incoming::{self, IncomingFile};
 use super::message::{Message, Offer, OfferReply, Verdict};
 use super::reads::{self, Comparison, ReadBudget};
 use super::tree::{PartHash, PartHasher, PartLayout, PartSet, ReadProgress};
 use super::{Existing, FileReport, Outcome, Progress, sha256sum};
 use crate::connection::Connection;
+use crate::file::space::{Reserve, StorageLimits};
 use crate::file::storage::local;
 use crate::file::{CHUNK, FileError};
 
@@ -33,7 +34,8 @@ pub struct Receiver {
     max_size: u64,
     max_entries: usize,
     keeps_reports: bool,
-    disk: DiskLimits,
+    storage: StorageLimits,
+    reads: Option<ReadBudget>,
     state: Mutex<State>,
 }
 
@@ -116,12 +118,8 @@ impl Receiver {
             max_size: u64::MAX,
             max_entries: MAX_ENTRIES,
             keeps_reports: true,
-            disk: DiskLimits {
-                reserved: Reserved::default(),
-                reserve: Reserve::Bytes(0),
-                budget: None,
-                reads: None,
-            },
+            storage: StorageLimits::default(),
+            reads: None,
             state: Mutex::default(),
         }
     }
@@ -148,7 +146,8 @@ impl Receiver {
     }
 
     /// Also writes to subdirectories that exist before the transfer, for instance to resume the
-    /// interrupted transfer of a directory. A sender can then place files into any of them.
+    /// interrupted transfer of a directory. A sender can then place files into any of them that belongs to
+    /// the user of this process or to root.
     #[must_use]
     pub fn merge(mut self, enable: bool) -> Self {
         self.directories.merges = enable;
@@ -158,7 +157,7 @@ impl Receiver {
     /// Stores no more than this budget allows.
     #[must_use]
     pub fn budget(mut self, budget: StorageBudget) -> Self {
-        self.disk.budget = Some(budget);
+        self.storage.budget = Some(budget);
         self
     }
 
@@ -166,14 +165,16 @@ impl Receiver {
     /// default without a limit.
     #[must_use]
     pub fn read_budget(mut self, reads: ReadBudget) -> Self {
-        self.disk.reads = Some(reads);
+        self.reads = Some(reads);
         self
     }
 
-    /// Free space to leave on the file system; by default none.
+    /// Free space to leave on the file system; by default none. Other files that any receivers of this
+    /// process have open count with what they still need, and the free space is looked at again while a
+    /// file is written: it fails if other programs have taken what it needs.
     #[must_use]
     pub fn reserve(mut self, reserve: Reserve) -> Self {
-        self.disk.reserve = reserve;
+        self.storage.reserve = reserve;
         self
     }
 
@@ -352,10 +353,9 @@ impl Receiver {
     }
 
     fn prepare(&self, id: u32, offer: Offer) -> Result<OfferHandling, FileError> {
-        let budget = self.disk.budget.as_ref();
-        let target = self.directories.place(&offer.name, budget)?;
+        let target = self.directories.place(&offer.name, &self.storage)?;
         if offer.is_directory {
-            self.directories.make(&target, budget)?;
+            self.directories.make(&target, &self.storage)?;
             return Ok(OfferHandling::Directory);
         }
         if offer.size > self.max_size {
@@ -390,7 +390,7 @@ impl Receiver {
     fn open(&self, offer: &Offer, target: &Path) -> Result<Arc<IncomingFile>, FileError> {
         let (target, name) = (target.to_owned(), offer.name.clone());
         let layout = PartLayout::new(offer.size);
-        IncomingFile::open(target, name, layout, offer.sha256, &self.disk).map(Arc::new)
+        IncomingFile::open(target, name, layout, offer.sha256, &self.storage).map(Arc::new)
     }
 
     /// Compares the existing content with the hashes of the offered file's parts.
@@ -407,7 +407,7 @@ impl Receiver {
         if hashes.len() != parts.iter(layout.parts).count() {
             return Err(FileError::Protocol("the hashes do not match the file"));
         }
-        let reads = self.disk.reads.as_ref();
+        let reads = self.reads.as_ref();
         let incoming = match partial {
             Some(partial) => partial.clone(),
             None => match reads::compare(target, layout, hashes, reads, progress)? {
@@ -438,10 +438,16 @@ impl Receiver {
         current: &mut Option<CurrentPart>,
         observe: &impl Fn(Progress<'_>),
     ) -> Result<(), FileError> {
+        let file_state = self.file_state(id)?;
+        if matches!(file_state, FileState::Settled) {
+            // It has failed, maybe over another connection: its space is free when no one has it open.
+            current.take_if(|current| current.id == id);
+            return Ok(());
+        }
         let is_new =
             current.as_ref().is_none_or(|current| (current.id, current.part) != (id, part));
         if is_new {
-            *current = match self.file_state(id)? {
+            *current = match file_state {
                 FileState::Open(incoming, bytes) => {
                     incoming.begin_part(part)?;
                     let hasher = incoming.layout.hasher(part);
@@ -504,7 +510,7 @@ impl Receiver {
             return Ok(None);
         }
         let FileState::Open(incoming, bytes) = self.file_state(id)? else { return Ok(None) };
-        let (verdict, hash) = incoming.store(self.existing, self.disk.reads.as_ref(), progress)?;
+        let (verdict, hash) = incoming.store(self.existing, self.reads.as_ref(), progress)?;
         let outcome = match &verdict {
             Verdict::Unchanged => Outcome::Unchanged { hash },
             Verdict::Renamed(to) => Outcome::Renamed { hash, to: to.clone() },
@@ -525,7 +531,7 @@ impl Receiver {
         progress: &mut ReadProgress<'_>,
     ) -> Result<(), FileError> {
         let Some(wanted) = &offer.sha256 else { return Ok(()) };
-        if self.disk.reads.as_ref().is_some_and(|reads| !reads.take(offer.size)) {
+        if self.reads.as_ref().is_some_and(|reads| !reads.take(offer.size)) {
             return Err(FileError::NotCompared(target.to_owned()));
         }
         let Some(file) = reads::existing(target, offer.size)? else {
