@@ -4,7 +4,6 @@
 #[path = "../../openbats/tests/common/lab.rs"]
 mod lab;
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -12,11 +11,8 @@ fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Prints why the test was skipped. Direct output to standard error is shown even if the test
-/// passes.
 fn skip(why: &str) {
-    let line = format!("\nSKIPPED the Python package: {why}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    lab::skipped("the Python package", why);
 }
 
 fn python() -> Command {

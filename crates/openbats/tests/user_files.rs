@@ -1,11 +1,15 @@
 //! Files of users that are not what this software has created: symbolic links, and files of other users.
 
+#[path = "common/skip.rs"]
+mod skip;
+
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use openbats::{Fingerprint, Identity, KnownHosts};
+use skip::skipped;
 
 const ROLE: &str = "OPENBATS_TEST_USER_FILES";
 const PRINT: Fingerprint = Fingerprint([7; 32]);
@@ -68,8 +72,7 @@ fn symbolic_links_are_followed_except_in_the_state_directory() {
 fn files_of_other_users_are_refused() {
     let Some(state) = state_directory("files_of_other_users_are_refused") else { return };
     if !rustix::process::geteuid().is_root() {
-        eprintln!("SKIPPED files of other users: only root can give files away");
-        return;
+        return skipped("files of other users", "only root can give files away");
     }
     let (key, hosts) = (state.join("key.pem"), state.join("hosts"));
     identity(&key).unwrap();
@@ -98,4 +101,24 @@ fn only_regular_files_are_identities() {
     fs::create_dir(&path).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).unwrap();
     assert!(identity(&path).is_err());
+}
+
+/// CI sets the variable, so that it fails where a program or a right is missing.
+#[test]
+fn a_test_that_would_be_skipped_fails_where_nothing_may_be() {
+    let test = "a_test_that_would_be_skipped_fails_where_nothing_may_be";
+    if std::env::var(ROLE).is_ok_and(|role| role == test) {
+        return skipped(test, "it plays a test that cannot run");
+    }
+    for (value, is_allowed) in [("1", false), ("0", true)] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", test]).env(ROLE, test).env("OPENBATS_NO_SKIP", value);
+        let output = command.output().unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        assert_eq!(output.status.success(), is_allowed, "{text}");
+        let word = if is_allowed { "SKIPPED " } else { "OPENBATS_NO_SKIP=1, but " };
+        assert!(text.contains(&format!("{word}{test}")), "{text}");
+        assert!(text.contains("it plays a test that cannot run"), "{text}");
+    }
 }

@@ -1,12 +1,16 @@
 //! Labs on the real kernel. On machines without namespaces each test reports that it is skipped.
 #![allow(clippy::disallowed_methods, reason = "tests in real time wait for real events")]
 
-use std::io::Write;
+#[path = "../../../crates/openbats/tests/common/skip.rs"]
+mod skip;
+
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use skip::skipped;
 
 fn batslab(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_batslab")).args(arguments).output().unwrap()
@@ -35,9 +39,7 @@ fn allowed(test: &str) -> bool {
         .filter(|finding| finding["needed"] == true && finding["good"] == false)
         .filter_map(|finding| finding["found"].as_str())
         .collect();
-    // Written directly, because the test harness captures the output of print macros.
-    let skipped = format!("\nSKIPPED lab test {test}: {}\n", reasons.join("; "));
-    std::io::stderr().write_all(skipped.as_bytes()).unwrap();
+    skipped(test, &reasons.join("; "));
     false
 }
 

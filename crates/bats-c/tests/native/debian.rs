@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::lab::skipped;
 use crate::support::*;
 
 #[test]
@@ -27,10 +28,10 @@ fn debian_packages_contain_library_headers_tools_and_licences() {
     let tools = archive().parent().unwrap().to_owned();
     let tools = if tools.ends_with("deps") { tools.parent().unwrap().to_owned() } else { tools };
     if !["bats_iperf", "batslab", "bats-sim"].iter().all(|tool| tools.join(tool).exists()) {
-        print_line(
-            "SKIPPED the Debian packages: the tools are not built; run cargo test --workspace",
+        return skipped(
+            "the Debian packages",
+            "the tools are not built; run cargo test --workspace",
         );
-        return;
     }
     let output = scratch().join("deb");
     let root = scratch().join("deb-root");

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use crate::lab::skipped;
+
 pub(crate) const STRICT: [&str; 5] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror", "-g"];
 
 pub(crate) fn crate_dir() -> &'static Path {
@@ -30,7 +32,7 @@ pub(crate) fn print_line(line: &str) {
 pub(crate) fn is_installed(program: &str, what: &str) -> bool {
     let found = Command::new(program).arg("--version").output().is_ok_and(|o| o.status.success());
     if !found {
-        print_line(&format!("SKIPPED {what}: {program} is not installed"));
+        skipped(what, &format!("{program} is not installed"));
     }
     found
 }

@@ -9,6 +9,8 @@
 mod host;
 mod link;
 mod network;
+#[path = "../common/skip.rs"]
+mod skip;
 mod stalls;
 mod transfer;
 
@@ -17,6 +19,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::network::{V4, V6};
+use crate::skip::skipped;
 
 /// The name of the test of all faults.
 const TEST: &str = "faults_of_hosts_and_networks_lose_nothing";
@@ -82,11 +85,11 @@ fn faults_of_hosts_and_networks_lose_nothing() {
     }
     let can_isolate = isolated("true").output().is_ok_and(|output| output.status.success());
     if !can_isolate {
-        return skip("all faults", "this user cannot make namespaces with unshare(1)");
+        return skipped("all faults", "this user cannot make namespaces with unshare(1)");
     }
     let started = CASES.iter().filter_map(|(name, _, needs)| match needs {
         Some(program) if !is_installed(program) => {
-            skip(name, &format!("{program} is not installed"));
+            skipped(name, &format!("{program} is not installed"));
             None
         }
         _ => Some((name, start(name))),
@@ -132,10 +135,6 @@ fn start(name: &str) -> std::process::Child {
 
 fn is_installed(program: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
-}
-
-fn skip(what: &str, why: &str) {
-    print_line(&format!("SKIPPED {what}: {why}"));
 }
 
 /// Writes a line that is shown even if the test passes.

@@ -1,9 +1,13 @@
 //! Runs the commands of a quick-start page over a lab, exactly as the page shows them. The tests of the
 //! bindings use this file, too.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+#[path = "skip.rs"]
+mod skip;
+
+pub(crate) use skip::skipped;
 
 /// The directory with `batslab`. The workspace's test command builds it next to the other programs; if
 /// another command did not, it is built here.
@@ -41,8 +45,7 @@ pub(crate) fn follow_over_lossy_link(page: &str, directory: &Path, home: &Path) 
     let doctor =
         Command::new(programs.join("batslab")).args(["doctor", "--json"]).output().unwrap();
     if !doctor.status.success() {
-        let line = "\nSKIPPED the quick start over a lossy link: this machine allows no labs\n";
-        return std::io::stderr().write_all(line.as_bytes()).unwrap();
+        return skipped("the quick start over a lossy link", "this machine allows no labs");
     }
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new("unshare");

@@ -18,4 +18,6 @@ mod rrul;
 mod serve;
 mod serve_limits;
 mod simulated;
+#[path = "../../../../crates/openbats/tests/common/skip.rs"]
+mod skip;
 mod support;

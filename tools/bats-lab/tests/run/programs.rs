@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::support::{
-    Case, allowed, batslab, figure, lock_machine, measurement, skipped, stderr_of, stdout_of,
+    Case, allowed, batslab, figure, lock_machine, measurement, skipped, skipped_also_in_ci,
+    stderr_of, stdout_of,
 };
 
 fn is_installed(program: &str) -> bool {
@@ -109,7 +110,7 @@ fn missing_tools_are_reported() {
         return;
     }
     if is_installed("sshping") {
-        skipped(NAME, "sshping is installed");
+        skipped_also_in_ci(NAME, "sshping is installed");
         return;
     }
     let _alone = lock_machine();
@@ -266,7 +267,7 @@ fn missing_wireguard_go_is_reported_with_what_to_install() {
     if ["/usr/sbin", "/sbin"].iter().any(|folder| {
         ["wireguard-go", "wireguard"].iter().any(|name| Path::new(folder).join(name).exists())
     }) {
-        skipped(NAME, "wireguard-go is in a folder that is always searched");
+        skipped_also_in_ci(NAME, "wireguard-go is in a folder that is always searched");
         return;
     }
     let without = |arguments: &[&str]| {

@@ -5,7 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Output;
 
-use super::support::{Case, allowed, batslab, figure, lock_machine, skipped, stderr_of, stdout_of};
+use super::support::{
+    Case, allowed, batslab, figure, lock_machine, skipped, skipped_also_in_ci, stderr_of, stdout_of,
+};
 
 fn script(folder: &Path, name: &str, text: &str) {
     let path = folder.join(name);
@@ -162,7 +164,7 @@ tests:
     let output = with_path(&case, &["--backend", "netem"]);
     let error = stderr_of(&output);
     if error.contains("ifb") && error.contains("does not work here") {
-        return skipped(NAME, &format!("this kernel lacks a feature: {error}"));
+        return skipped_also_in_ci(NAME, &format!("this kernel lacks a feature: {error}"));
     }
     assert!(output.status.success(), "{}{error}", stdout_of(&output));
     let result: serde_json::Value =

@@ -13,6 +13,7 @@ use rustix::process::{Gid, Resource, Rlimit, Uid, getrlimit, setrlimit};
 use crate::node::{
     Daemon, LIMIT, free_tcp_port, free_udp_port, identity, node, pair, start, wait_for,
 };
+use crate::skip::skipped;
 
 /// Clients of a user, and of all users that may not change the node.
 const OF_USER: usize = 16;
@@ -31,7 +32,7 @@ impl Test {
     /// `None` without root, who alone can be another user.
     fn start() -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
-            eprintln!("skipped: only root can connect as another user");
+            skipped("clients of several users", "only root can connect as another user");
             return None;
         }
         let folder = tempfile::tempdir().unwrap();

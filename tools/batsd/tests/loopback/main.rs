@@ -8,4 +8,6 @@ mod names;
 mod node;
 mod quick;
 mod refusals;
+#[path = "../common/skip.rs"]
+mod skip;
 mod verbs;

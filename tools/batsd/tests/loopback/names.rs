@@ -6,6 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::node::{Daemon, free_udp_port, identity, node, start, start_by, wait_for};
+use crate::skip::skipped;
 
 /// The entry of a peer.
 fn peer(host: usize, print: &str, remote: &str) -> String {
@@ -108,8 +109,8 @@ fn every_address_of_a_name_is_tried_and_a_new_one_is_found() {
     let may_mount = Command::new("unshare").args(["--mount", "true"]).output();
     let has_ipv6 = std::net::UdpSocket::bind("[::1]:0").is_ok();
     if !may_mount.is_ok_and(|output| output.status.success()) || !has_ipv6 {
-        eprintln!("skipped: it needs an /etc/hosts of its own in a mount namespace, and IPv6");
-        return;
+        let needs = "it needs an /etc/hosts of its own in a mount namespace, and IPv6";
+        return skipped("addresses of a name", needs);
     }
     let folder = tempfile::tempdir().unwrap();
     let folder = folder.path();

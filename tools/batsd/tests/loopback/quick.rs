@@ -10,6 +10,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::node::{free_tcp_port, free_udp_port, wait_for};
+use crate::skip::skipped;
 
 /// User ID without an account on most systems.
 const USER: u32 = 65_534;
@@ -124,7 +125,7 @@ fn has(programs: &[&str]) -> bool {
     };
     let lacking = programs.iter().find(lacks);
     if let Some(program) = lacking {
-        eprintln!("skipped: {program} is not installed");
+        skipped("programs over the proxy", &format!("{program} is not installed"));
     }
     lacking.is_none()
 }
@@ -292,8 +293,7 @@ fn ssh_runs_commands_through_the_proxy() {
         return;
     }
     if !is_root() {
-        eprintln!("skipped: sshd needs root, for its folder in /run");
-        return;
+        return skipped("SSH over the proxy", "sshd needs root, for its folder in /run");
     }
     let keys = tempfile::tempdir().unwrap();
     let port = free_tcp_port();
@@ -348,8 +348,7 @@ fn a_browser_shows_a_page_through_the_proxy() {
         .into_iter()
         .find(|name| Command::new(name).arg("--version").stdout(Stdio::null()).status().is_ok())
     else {
-        eprintln!("skipped: no browser (Debian: chromium)");
-        return;
+        return skipped("a browser over the proxy", "no browser (Debian: chromium)");
     };
     if !has(&["python3", "timeout"]) {
         return;

@@ -11,6 +11,7 @@ use std::time::Duration;
 use crate::node::{
     Daemon, LIMIT, check, free_tcp_port, free_udp_port, identity, node, pair, wait_for,
 };
+use crate::skip::skipped;
 use openbats::node::{LinkOptions, LinkPolicy, Node};
 use openbats::{Identity, Trust, Wait};
 use serde_json::Value;
@@ -258,8 +259,7 @@ fn a_reload_that_is_under_way_opens_no_listeners_of_a_node_that_drains() {
 #[test]
 fn the_user_of_a_worker_of_root_may_read_and_change_nothing() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: the keeper is not root's");
-        return;
+        return skipped("the user of a worker of root", "the keeper is not root's");
     }
     let folder = tempfile::tempdir().unwrap();
     let open = |path: &Path| {

@@ -5,8 +5,7 @@
 macro_rules! need {
     () => {
         if let Some(reason) = crate::wan::missing() {
-            eprintln!("skipped: {reason}");
-            return;
+            return crate::skip::skipped(module_path!(), &reason);
         }
         let _turn = crate::turn();
     };
@@ -30,6 +29,8 @@ mod reloads;
 mod routing_daemons;
 mod services;
 mod shares;
+#[path = "../common/skip.rs"]
+mod skip;
 mod traffic;
 mod wan;
 

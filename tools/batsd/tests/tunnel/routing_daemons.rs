@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 
 use crate::kernel_routes::TRIANGLE;
 use crate::mesh::{Mesh, address, id};
+use crate::skip::skipped;
 use crate::wan::run;
 
 /// Processes on hosts; they are killed when this is dropped.
@@ -40,7 +41,7 @@ pub(crate) fn lacks(programs: &[&str]) -> bool {
     };
     let missing = programs.iter().find(is_missing);
     if let Some(program) = missing {
-        eprintln!("skipped: {program} is not installed");
+        skipped("routing daemons", &format!("{program} is not installed"));
     }
     missing.is_some()
 }
