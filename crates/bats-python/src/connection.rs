@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use openbats::file::set::Reserve;
 use openbats::file::{self, Receiver};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -104,9 +105,11 @@ impl Connection {
         directory: PathBuf,
         overwrite: bool,
         max_size: Option<u64>,
+        reserve: u64,
     ) -> Operation {
         let connection = self.inner.clone();
         let mut receiver = Receiver::new(directory).overwrite(overwrite);
+        receiver = receiver.reserve(Reserve::Bytes(reserve));
         if let Some(max_size) = max_size {
             receiver = receiver.max_size(max_size);
         }

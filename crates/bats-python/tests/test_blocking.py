@@ -344,6 +344,27 @@ def test_files(pair, tmp_path):
     assert (target / "data.bin").read_bytes() == source.read_bytes()
 
 
+def test_a_file_that_would_use_up_the_reserve_is_refused(pair, tmp_path):
+    near, far = pair
+    source = tmp_path / "data.bin"
+    source.write_bytes(bytes(1_000))
+    target = tmp_path / "in"
+    target.mkdir()
+    refused = []
+
+    def receive():
+        with pytest.raises(openbats.FileError, match="bytes free") as error:
+            far.receive_file(target, reserve=2**63, timeout=LIMIT)
+        refused.append(error)
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    with pytest.raises(openbats.FileError, match="bytes free"):
+        near.send_file(source, LIMIT)
+    thread.join(LIMIT)
+    assert refused and list(target.iterdir()) == []
+
+
 def test_error_names_the_missing_file(pair):
     with pytest.raises(openbats.FileError, match="nowhere"):
         pair[0].send_file("/nowhere/at/all")

@@ -118,11 +118,15 @@ class Connection(ConnectionBase):
         *,
         overwrite: bool = False,
         max_size: Optional[int] = None,
+        reserve: int = 0,
         timeout: Optional[float] = None,
     ) -> Optional[File]:
-        """Receives the next file into a directory; ``None`` when the peer has finished."""
+        """Receives the next file into a directory; ``None`` when the peer has finished.
+
+        A file of more than ``max_size`` bytes is refused, and one that would leave less than ``reserve`` bytes
+        of the file system free, with what other files that this process receives still need."""
         self._needs_reliability()
-        operation = self._native.receive_file(os.fspath(directory), overwrite, max_size)
+        operation = self._native.receive_file(os.fspath(directory), overwrite, max_size, reserve)
         return file_of(operation.wait(timeout))
 
     def __iter__(self) -> Iterator[bytes]:

@@ -219,12 +219,13 @@ class Connection(ConnectionBase):
         *,
         overwrite: bool = False,
         max_size: Optional[int] = None,
+        reserve: int = 0,
     ) -> Optional[File]:
         """Receives the next file; ``None`` when the peer has finished. Cancelling closes the
-        connection."""
+        connection. The limits are those of the blocking interface."""
         self._needs_reliability()
         return await self._on_thread(
-            self._native.receive_file(os.fspath(directory), overwrite, max_size)
+            self._native.receive_file(os.fspath(directory), overwrite, max_size, reserve)
         )
 
     async def __aiter__(self) -> AsyncIterator[bytes]:

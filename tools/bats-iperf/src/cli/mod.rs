@@ -350,7 +350,8 @@ pub(crate) struct Options {
     pub(crate) directory: Option<PathBuf>,
 
     /// Also store files in subdirectories that exist before the transfer, for example to resume the
-    /// interrupted transfer of a directory. Any client can then place files into any of them.
+    /// interrupted transfer of a directory. Any client can then place files into any of them that
+    /// belongs to the user of the server or to root.
     #[arg(long, requires = "directory", help_heading = SERVER)]
     pub(crate) merge: bool,
 
