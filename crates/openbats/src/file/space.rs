@@ -21,12 +21,8 @@ use rustix::fs::{StatVfs, fstatvfs, statvfs};
 
 use super::FileError;
 use super::set::StorageBudget;
-use super::set::budget::Charge;
-use super::storage::local;
+use super::set::budget::{Charge, ENTRY_BYTES};
 
-/// Bytes that a file or directory costs in addition to its content, or at least: without them empty files
-/// would be free, and a sender could use up the file system's inodes.
-pub(super) const ENTRY_BYTES: u64 = 4_096;
 /// Bytes of a file after which the free space is looked at again, because other programs use it, too.
 /// Chosen: small compared with any sensible reserve, large compared with the cost of a system call, which
 /// is a round trip on a network file system.
@@ -41,6 +37,10 @@ static FILE_SYSTEMS: Mutex<BTreeMap<u64, Needed>> = Mutex::new(BTreeMap::new());
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn inspect(path: &Path, source: io::Error) -> FileError {
+    FileError::Local { action: "inspect", path: path.to_owned(), source }
 }
 
 /// Free space that receivers leave to others.
@@ -85,7 +85,7 @@ impl StorageLimits {
     /// # Errors
     /// It would use up the reserve, or the budget does not allow it.
     pub(super) fn take_directory(&self, parent: &Path) -> Result<Option<Charge>, FileError> {
-        let space = statvfs(parent).map_err(|error| local("inspect", parent, error.into()))?;
+        let space = statvfs(parent).map_err(|error| inspect(parent, error.into()))?;
         let (size, free) = (ENTRY_BYTES, self.reserve.free(&space));
         if free < size {
             return Err(FileError::NoSpace { directory: parent.to_owned(), size, free });
@@ -124,8 +124,7 @@ impl Space {
         bytes: u64,
         limits: &StorageLimits,
     ) -> Result<Self, FileError> {
-        let inspect = |error: io::Error| local("inspect", directory, error);
-        let device = file.metadata().map_err(inspect)?.dev();
+        let device = file.metadata().map_err(|error| inspect(directory, error))?.dev();
         let this = Self {
             directory: directory.to_owned(),
             reserve: limits.reserve,
@@ -154,7 +153,7 @@ impl Space {
     }
 
     fn free(&self, file: &File) -> Result<u64, FileError> {
-        let space = fstatvfs(file).map_err(|error| local("inspect", &self.directory, error.into()));
+        let space = fstatvfs(file).map_err(|error| inspect(&self.directory, error.into()));
         Ok(self.reserve.free(&space?))
     }
 

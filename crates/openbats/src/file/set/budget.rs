@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::file::FileError;
-use crate::file::space::ENTRY_BYTES;
+
+/// Bytes that a file or directory costs in addition to its content, or at least: without them empty files
+/// would be free, and a sender could use up the file system's inodes.
+pub(in crate::file) const ENTRY_BYTES: u64 = 4_096;
 
 /// A limit of the bytes that receivers may store, shared by all clones. Files that are discarded
 /// give their bytes back, stored files do not: the limit applies to the lifetime of the budget.
