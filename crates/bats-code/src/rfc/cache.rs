@@ -29,6 +29,23 @@ impl BatchCache {
         Self { code, batches: BTreeMap::new(), constraints: None, bytes: 0, max_bytes }
     }
 
+    /// A cache of the same code that keeps nothing, for a coder that gets a cache only while it works
+    /// ([`Decoder::swap_cache`](super::Decoder::swap_cache)).
+    #[must_use]
+    pub fn unused(&self) -> Self {
+        let code = Arc::clone(&self.code);
+        Self { code, batches: BTreeMap::new(), constraints: None, bytes: 0, max_bytes: 0 }
+    }
+
+    /// Exchanges two caches of the same code. Returns false, and changes nothing, if their codes differ.
+    pub(super) fn swap(&mut self, other: &mut Self) -> bool {
+        let is_same = Arc::ptr_eq(&self.code, &other.code) || self.code == other.code;
+        if is_same {
+            core::mem::swap(self, other);
+        }
+        is_same
+    }
+
     /// The code that the batches belong to.
     #[must_use]
     pub fn code(&self) -> &OuterCode {
@@ -153,6 +170,28 @@ mod tests {
             assert_eq!(Arc::ptr_eq(&constraints, &cache.constraints()), kept);
             assert_eq!(cache.bytes(), if kept { size } else { 0 });
         }
+    }
+
+    #[test]
+    fn caches_of_the_same_code_are_exchanged() {
+        let inner = InnerCode::new(4, Field::Byte).unwrap();
+        let code = |packets| OuterCode::recommended(packets, inner).unwrap();
+        let mut cache = BatchCache::new(code(100), 1 << 20);
+        let batch = cache.batch(7);
+        let held = cache.bytes();
+        let mut own = cache.unused();
+        own.batch(8);
+        assert_eq!(own.bytes(), 0);
+        // The same code, but not the same object.
+        for mut other in [own, BatchCache::new(code(100), 0)] {
+            assert!(other.swap(&mut cache));
+            assert_eq!((other.bytes(), cache.bytes()), (held, 0));
+            assert!(Arc::ptr_eq(&other.batch(7), &batch));
+            assert!(other.swap(&mut cache));
+        }
+        let mut other = BatchCache::new(code(101), 1 << 20);
+        assert!(!other.swap(&mut cache));
+        assert_eq!((other.bytes(), cache.bytes()), (0, held));
     }
 
     #[test]

@@ -116,6 +116,12 @@ impl Encoder {
         self.packets.bytes() + self.cache.bytes()
     }
 
+    /// Exchanges the cache for another one, so that the encoders of several blocks use one after the other and hold none in
+    /// between. Returns false, and changes nothing, if the other one is of another code.
+    pub fn swap_cache(&mut self, cache: &mut BatchCache) -> bool {
+        self.cache.swap(cache)
+    }
+
     /// Returns the cache, for the next block.
     #[must_use]
     pub fn into_cache(self) -> BatchCache {

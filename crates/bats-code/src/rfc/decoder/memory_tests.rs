@@ -168,7 +168,7 @@ fn elimination_is_refused_below_exactly_the_memory_that_it_needs() {
     let planning =
         decoder.bytes() + 7 * structure_bytes(M, 100) + plan::plan_bytes(7, 7 * 100, 100);
     assert_eq!(result, Err(DecodeError::Memory(planning)));
-    assert_eq!(decoder.decode(), Ok(Progress::Missing(2)), "again with 1/64 more packets");
+    assert_eq!(decoder.decode(), Ok(Progress::Missing(2)), "more memory or packets");
     assert_eq!(decode(planning - 1).1, Err(DecodeError::Memory(planning)));
 
     // The first batch solves 16 packets, 84 are inactive, and columns for all are reserved.
@@ -186,6 +186,39 @@ fn elimination_is_refused_below_exactly_the_memory_that_it_needs() {
     assert_eq!(decoder.bytes(), 100 * 64 + 2 * 63 + 12 * 100);
     assert_eq!((decoder.stats().inactive, decoder.stats().packets), (84, 102));
     assert_eq!(decoder.block_len(), Ok(995));
+}
+
+/// Each attempt costs work: a peer that makes many blocks lack memory must not cause one for each few packets.
+#[test]
+fn elimination_without_memory_waits_for_memory_or_an_eighth_more_packets() {
+    let attempts = |max_bytes: usize| {
+        let mut decoder = decoder_of_dense_code(100);
+        let mut encoder =
+            Encoder::new(BatchCache::new(dense(100), 1 << 20), &[7; 995], 10).unwrap();
+        decoder.set_max_bytes(max_bytes);
+        let mut attempts = Vec::new();
+        for number in 200..226 {
+            match decoder.decode() {
+                Err(DecodeError::Memory(bytes)) => attempts.push((decoder.stats().packets, bytes)),
+                other => assert!(matches!(other, Ok(Progress::Missing(1..=2))), "{other:?}"),
+            }
+            decoder.set_max_bytes(usize::MAX);
+            let packet = packet(&mut encoder, number / 16, number as usize % 16);
+            assert_eq!(decoder.push(number / 16, &packet), Ok(Reception::Innovative));
+            decoder.set_max_bytes(max_bytes);
+        }
+        (decoder, attempts)
+    };
+    let (mut decoder, lacking) = attempts(10_000);
+    let packets: Vec<usize> = lacking.iter().map(|&(packets, _)| packets).collect();
+    assert_eq!(packets, [100, 113]);
+    let bytes = lacking[1].1;
+    decoder.set_max_bytes(bytes - 1);
+    assert_eq!(decoder.decode(), Ok(Progress::Missing(2)));
+    decoder.set_max_bytes(bytes);
+    assert!(matches!(decoder.decode(), Err(DecodeError::Memory(more)) if more > bytes));
+    decoder.set_max_bytes(usize::MAX);
+    assert_eq!(decoder.decode(), Ok(Progress::Complete), "without another packet");
 }
 
 /// Columns are reserved for an eighth more inactive packets than planned, and 128.

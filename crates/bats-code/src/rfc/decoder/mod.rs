@@ -84,9 +84,10 @@ struct ReceivedBatch {
 
 #[derive(Debug)]
 enum Phase {
-    /// Elimination begins when there are `needed` equations.
+    /// Elimination begins when there are `needed` equations, or, if it lacked memory before, `memory` bytes.
     Collecting {
         needed: usize,
+        memory: Option<usize>,
     },
     Eliminating(System),
     Complete(Solution),
@@ -146,7 +147,7 @@ impl Decoder {
             batches: BTreeMap::new(),
             batches_bytes: 0,
             store: RowStore::new(packet_size),
-            phase: Phase::Collecting { needed },
+            phase: Phase::Collecting { needed, memory: None },
             eliminated: 0,
             phase_bytes: 0,
             stats: DecoderStats::default(),
@@ -195,6 +196,12 @@ impl Decoder {
 
     fn received_bytes(&self) -> usize {
         self.store.bytes().saturating_add(self.batches_bytes)
+    }
+
+    /// Exchanges the cache for another one, so that the decoders of several blocks use one after the other and hold none in
+    /// between. Returns false, and changes nothing, if the other one is of another code.
+    pub fn swap_cache(&mut self, cache: &mut BatchCache) -> bool {
+        self.cache.swap(cache)
     }
 
     /// Returns the cache, for the next block.
@@ -292,15 +299,25 @@ impl Decoder {
         let packets = self.code().intermediate_packets() as usize;
         match &mut self.phase {
             Phase::Complete(_) => return Ok(Progress::Complete),
-            Phase::Collecting { needed } => {
+            Phase::Collecting { needed, memory } => {
                 let checks = self.cache.code().precode().map_or(0, |p| p.check_packets() as usize);
                 let have = self.store.len() + checks;
-                if have < *needed {
-                    return Ok(Progress::Missing(*needed - have));
+                let lacks_memory = memory.is_none_or(|bytes| bytes > self.limits.max_bytes);
+                let few = have.div_ceil(64);
+                if have < *needed && lacks_memory {
+                    let missing = *needed - have;
+                    // Memory rather than packets is missing.
+                    return Ok(Progress::Missing(memory.map_or(missing, |_| missing.min(few))));
                 }
                 // If a limit prevents the elimination, more packets may help.
-                *needed = have + have.div_ceil(64);
-                let system = self.eliminate()?;
+                (*needed, *memory) = (have + few, None);
+                let system = self.eliminate();
+                if let Err(DecodeError::Memory(bytes)) = system {
+                    // They help little here, and each attempt costs work.
+                    let needed = have + have.div_ceil(8);
+                    self.phase = Phase::Collecting { needed, memory: Some(bytes) };
+                }
+                let system = system?;
                 self.stats.inactive = system.columns();
                 self.phase = Phase::Eliminating(system);
             }
