@@ -1,6 +1,5 @@
 //! Packets of a peer with valid keys, or of an unauthenticated one, that cost as much as possible.
 
-use bats_code::rfc::{Field, InnerCode, OuterCode};
 use bats_proto::fuzzing::{MisbehavingClient, TIMELY_MAX_UNKNOWNS};
 use bats_proto::wire::coding::{RepairHeader, SourceHeader};
 use bats_proto::wire::frame::{self, AckHeader, Frame, MAX_ACK_RANGES};
@@ -14,10 +13,13 @@ use bats_proto::{Mode, TransportConfig};
 use crate::Attack;
 use crate::harness::{Harness, MS, written};
 
+#[path = "blocks.rs"]
+mod blocks;
+
 /// Packets measured once the state is built.
 const MEASURED: u64 = 1_000;
 
-pub(crate) const NAMES: [&str; 42] = [
+pub(crate) const NAMES: [&str; 44] = [
     "brtp-empty-messages",
     "brtp-one-byte-symbols",
     "brtp-two-symbol-repairs",
@@ -54,6 +56,8 @@ pub(crate) const NAMES: [&str; 42] = [
     "transparent-distant-messages",
     "brctp-open-blocks",
     "brctp-undecodable-blocks",
+    "brctp-many-sizes",
+    "brctp-displaced-sizes",
     "acks-many-ranges",
     "acks-wide-ranges",
     "acks-rank-feedback",
@@ -117,8 +121,10 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
         "huge-announcements" => parts(&mut target, 2, |n| (n, TOTAL, 0, 1)),
         "distant-messages" => parts(&mut target, usize::MAX, |n| (n * 4_095, 1, 0, 1)),
         "tiny-messages" => parts(&mut target, usize::MAX, |n| (n, 1, 0, 1)),
-        "open-blocks" => open_blocks(&mut target, block_credit),
-        "undecodable-blocks" => undecodable_blocks(&mut target, block_credit),
+        "open-blocks" => blocks::open(&mut target, block_credit),
+        "undecodable-blocks" => blocks::undecodable(&mut target, block_credit),
+        "many-sizes" => blocks::of_many_sizes(&mut target, block_credit),
+        "displaced-sizes" => blocks::of_displaced_sizes(&mut target, block_credit),
         "many-ranges" => many_ranges(&mut target),
         "wide-ranges" => wide_ranges(&mut target),
         "rank-feedback" => rank_feedback(&mut target),
@@ -130,7 +136,7 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
     Some(target)
 }
 
-fn packet(
+pub(super) fn packet(
     target: &mut Attack,
     kind: PacketKind,
     write: impl FnOnce(&mut Writer<'_>) -> Option<()>,
@@ -445,71 +451,6 @@ fn replayed(target: &mut Attack) {
     });
     target.harness.deliver(datagram.clone());
     push_all(target, (0..MEASURED).map(|_| datagram.clone()));
-}
-
-/// A packet of a block, with content of 1,200 bytes.
-struct BlockPacket {
-    block: u32,
-    batch: u32,
-    coefficients: [u8; 16],
-}
-
-/// Each is the only packet of its batch, which takes the most memory. `size`: source packets of a block.
-fn block_packets(target: &mut Attack, size: u16, packets: impl Iterator<Item = BlockPacket>) {
-    for (number, BlockPacket { block, batch, coefficients }) in (0..).zip(packets) {
-        let datagram = packet(target, PacketKind::Repair, |writer| {
-            writer.u32(number)?;
-            writer.u32(block)?;
-            writer.bytes(&size.to_be_bytes())?;
-            writer.bytes(&1_200_u16.to_be_bytes())?;
-            writer.bytes(&batch.to_be_bytes()[1..])?;
-            writer.bytes(&coefficients)?;
-            writer.bytes(&[number as u8; 1_200])
-        });
-        target.push(datagram);
-    }
-}
-
-/// The size and number of blocks that a credit of so many source packets allows.
-fn blocks_within(credit: u32) -> (u16, u32) {
-    let size = credit.clamp(1, 512) as u16;
-    (size, (credit / u32::from(size)).clamp(1, 64))
-}
-
-/// Each block lacks one packet, so that none is decoded.
-fn open_blocks(target: &mut Attack, credit: u32) {
-    let (size, blocks) = blocks_within(credit);
-    let packets = (0..blocks * (u32::from(size) - 1)).map(|number| BlockPacket {
-        block: number % blocks,
-        batch: 7 * number,
-        coefficients: [number as u8 | 1; 16],
-    });
-    block_packets(target, size, packets);
-}
-
-/// Blocks, one after the other, without the first source packet: all have enough packets, nearly as many as a
-/// block may have, and each may be the last one that is needed, but none can be decoded.
-fn undecodable_blocks(target: &mut Attack, credit: u32) {
-    let (size, blocks) = blocks_within(credit);
-    let inner = InnerCode::new(16, Field::Byte).expect("a valid inner code");
-    let code = OuterCode::recommended(size.into(), inner).expect("a valid size");
-    let vectors: Vec<[u8; 16]> = (0..u32::from(size) * 5 / 4 + 63)
-        .map(|batch| {
-            let batch = code.batch(batch);
-            let mut vector = [0; 16];
-            (vector[0], vector[1]) = match batch.indices().iter().position(|&index| index == 0) {
-                // Times the coefficients of the first source packet, both give the same.
-                Some(at) => (batch.generator(1)[at], batch.generator(0)[at]),
-                None => (1, 0),
-            };
-            vector
-        })
-        .collect();
-    let of_block = |block| {
-        let numbered = (0..).zip(&vectors);
-        numbered.map(move |(batch, &coefficients)| BlockPacket { block, batch, coefficients })
-    };
-    block_packets(target, size, (0..blocks).flat_map(of_block));
 }
 
 /// An acknowledgement of these ranges.

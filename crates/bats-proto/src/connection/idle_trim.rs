@@ -54,7 +54,7 @@ impl Connection {
         match &mut streams.incoming {
             Incoming::Reliable { flow, .. } => flow.trim(),
             Incoming::Timely(timely) => timely.trim(),
-            Incoming::Rateless { flow, .. } => flow.trim(),
+            Incoming::Rateless { flow, .. } => _ = flow.trim(),
         }
         streams.inbox.trim();
     }

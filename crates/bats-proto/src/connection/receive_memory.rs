@@ -60,7 +60,8 @@ impl Connection {
         let needed = match streams.incoming.holds_blocks(&streams.inbox) {
             // A block needs much more while it is solved than when its packets arrive.
             Some(true) => limit,
-            Some(false) => 0,
+            // Only structures of batches are held.
+            Some(false) => self.memory_for_packet(),
             None => self.memory_for_packet() + streams.incoming.bytes_missing(),
         };
         Some(needed.next_multiple_of(STEP).clamp(BASE_MEMORY, limit))
@@ -94,7 +95,7 @@ impl Connection {
         }
         while self.memory_for_packet() > self.memory.bytes {
             let streams = self.streams.as_mut();
-            if !streams.is_some_and(|streams| streams.incoming.drop_oldest(&mut streams.inbox)) {
+            if !streams.is_some_and(|streams| streams.incoming.free_some(&mut streams.inbox)) {
                 return self.refuse_packet(now);
             }
         }

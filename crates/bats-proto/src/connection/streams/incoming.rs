@@ -344,7 +344,8 @@ impl Incoming {
     pub(in crate::connection) fn holds_blocks(&self, inbox: &Inbox) -> Option<bool> {
         match self {
             Self::Rateless { flow, reassembly } => {
-                Some(flow.bytes_held() + reassembly.bytes_held() + inbox.bytes_held() > 0)
+                let others = reassembly.bytes_held() + inbox.bytes_held();
+                Some(flow.holds_blocks() || others > 0)
             }
             Self::Reliable { .. } | Self::Timely(_) => None,
         }
@@ -366,12 +367,18 @@ impl Incoming {
         }
     }
 
-    /// Drops the oldest message if the mode does not repair everything. Returns whether it did.
-    pub(in crate::connection) fn drop_oldest(&mut self, inbox: &mut Inbox) -> bool {
-        let Self::Timely(timely) = self else { return false };
-        let is_dropped = inbox.pop().is_some();
-        timely.overflowed += u64::from(is_dropped);
-        is_dropped
+    /// Frees what can be spared: the oldest message if the mode does not repair everything, or what only saves work.
+    /// Returns whether it did.
+    pub(in crate::connection) fn free_some(&mut self, inbox: &mut Inbox) -> bool {
+        match self {
+            Self::Timely(timely) => {
+                let is_dropped = inbox.pop().is_some();
+                timely.overflowed += u64::from(is_dropped);
+                is_dropped
+            }
+            Self::Rateless { flow, .. } => flow.trim(),
+            Self::Reliable { .. } => false,
+        }
     }
 
     /// Whether to send a CREDIT frame now. `elsewhere` bytes are not available; `None` if

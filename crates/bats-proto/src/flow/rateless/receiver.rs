@@ -52,10 +52,8 @@ enum Block {
         decoder: Box<Decoder>,
         missing: u64,
         support: u32,
-        /// Most memory that the block may take, and bytes of its cache when it was opened, which
-        /// other blocks share.
+        /// Most memory that the block may take.
         max_bytes: usize,
-        shared_bytes: usize,
     },
     Decoded {
         source_packets: u64,
@@ -69,9 +67,7 @@ impl Block {
     /// Memory of the block.
     fn bytes(&self) -> usize {
         match self {
-            Self::Open { decoder, shared_bytes, .. } => {
-                decoder.bytes() + decoder.cache_bytes().saturating_sub(*shared_bytes)
-            }
+            Self::Open { decoder, .. } => decoder.bytes(),
             Self::Decoded { data, .. } => data.len(),
         }
     }
@@ -128,7 +124,7 @@ impl RatelessReceiver {
             max_packet_size: max_symbol_size,
             over_relays,
             receivers: receivers.max(1),
-            caches: Caches::default(),
+            caches: Caches::new(receive_budget),
             blocks: BTreeMap::new(),
             held: 0,
             budget: receive_budget,
@@ -152,21 +148,27 @@ impl RatelessReceiver {
 
     /// Raises the memory that blocks and messages may occupy.
     pub fn raise_budget(&mut self, receive_budget: usize) {
-        self.budget = self.budget.max(receive_budget);
+        if receive_budget > self.budget {
+            self.budget = receive_budget;
+            self.caches = Caches::new(receive_budget);
+        }
         self.credit.raise_budget(receive_budget);
     }
 
-    /// Frees unused memory. An open block counts only what it adds to the shared structures, which
-    /// therefore stay as long as there are blocks.
-    pub fn trim(&mut self) {
-        if self.blocks.is_empty() {
-            self.caches.clear();
-        }
+    /// Frees the cached structures of batches, which are built again when they are needed. Returns whether there were
+    /// any.
+    pub fn trim(&mut self) -> bool {
+        self.caches.clear()
     }
 
-    /// Bytes held by blocks.
+    /// Bytes held by blocks and by cached structures of batches.
     pub fn bytes_held(&self) -> usize {
-        self.held
+        self.held + self.caches.bytes()
+    }
+
+    /// Whether there are blocks that the session has not taken.
+    pub fn holds_blocks(&self) -> bool {
+        !self.blocks.is_empty()
     }
 
     /// Compares the running total with the blocks.
@@ -205,7 +207,7 @@ impl RatelessReceiver {
             return *max_bytes;
         }
         let for_others = self.budget - self.budget / 4;
-        let others = self.held - block.bytes();
+        let others = self.bytes_held() - block.bytes();
         for_others.saturating_sub(others).min(*max_bytes)
     }
 
@@ -320,7 +322,7 @@ impl RatelessReceiver {
         if end > credit {
             return Err(FlowError::BeyondCredit { symbol: end - 1, credit });
         }
-        let cache = self.caches.take(packets).ok_or(FlowError::Malformed)?;
+        let cache = self.caches.open(packets).ok_or(FlowError::Malformed)?;
         let needed = packets as usize;
         let max_packets = needed + needed / 4 + 64;
         let limits = Limits {
@@ -336,7 +338,6 @@ impl RatelessReceiver {
             missing,
             support: 0,
             max_bytes: limits.max_bytes,
-            shared_bytes: decoder.cache_bytes(),
             decoder: Box::new(decoder),
         };
         self.insert_block(number, block);
@@ -346,7 +347,7 @@ impl RatelessReceiver {
     fn push(&mut self, number: u64, packet: &Packet<'_>) -> Result<(), FlowError> {
         let (packets, size) = packet.sizes;
         let limit = self.block_limit(number);
-        let Some(Block::Open { mut decoder, mut missing, mut support, max_bytes, shared_bytes }) =
+        let Some(Block::Open { mut decoder, mut missing, mut support, max_bytes }) =
             self.take_open_block(number)
         else {
             self.counters.wasted += 1;
@@ -366,35 +367,31 @@ impl RatelessReceiver {
             if support == 0 {
                 return self.open(number, packets, size);
             }
-            self.insert_block(
-                number,
-                Block::Open { decoder, missing, support, max_bytes, shared_bytes },
-            );
+            self.insert_block(number, Block::Open { decoder, missing, support, max_bytes });
             return Ok(());
         }
-        let cached = decoder.cache_bytes().saturating_sub(shared_bytes);
-        decoder.set_max_bytes(limit.saturating_sub(cached));
-        match decoder.push(packet.batch, packet.coded) {
-            Ok(Reception::Innovative) => match decoder.decode() {
-                Ok(Progress::Missing(more)) => missing = more as u64,
-                Ok(Progress::Complete) => return self.complete(number, packet, *decoder),
+        decoder.set_max_bytes(limit);
+        self.caches.swap(packets, |cache| decoder.swap_cache(cache));
+        let received = decoder.push(packet.batch, packet.coded);
+        let progress = (received == Ok(Reception::Innovative)).then(|| decoder.decode());
+        self.caches.swap(packets, |cache| decoder.swap_cache(cache));
+        match received {
+            Ok(Reception::Innovative) => match progress {
+                Some(Ok(Progress::Missing(more))) => missing = more as u64,
+                Some(Ok(Progress::Complete)) => return self.complete(number, packet, *decoder),
                 // More packets make the elimination smaller.
-                Err(_) => missing = missing.max(1),
+                Some(Err(_)) | None => missing = missing.max(1),
             },
             Ok(Reception::NonInnovative) => self.counters.wasted += 1,
             Err(DecodeError::Length) => return Err(FlowError::Malformed),
             Err(DecodeError::Batches | DecodeError::Packets) => {
                 // Authentic packets would have completed the block by now: restart it.
                 self.counters.refused += 1;
-                self.caches.keep(decoder.into_cache());
                 return self.open(number, packets, size);
             }
             Err(_) => self.counters.refused += 1,
         }
-        self.insert_block(
-            number,
-            Block::Open { decoder, missing, support, max_bytes, shared_bytes },
-        );
+        self.insert_block(number, Block::Open { decoder, missing, support, max_bytes });
         Ok(())
     }
 
@@ -413,7 +410,6 @@ impl RatelessReceiver {
         let authentic = !self.over_relays;
         let decoded = Block::Decoded { source_packets, packet_size, data, authentic };
         self.insert_block(number, decoded);
-        self.caches.keep(decoder.into_cache());
         Ok(())
     }
 
@@ -508,9 +504,9 @@ impl RatelessReceiver {
     /// to the peer.
     pub fn update_credit(&mut self, now: Timestamp, rtt: Duration, session_bytes: usize) -> bool {
         let held: u64 = self.blocks.values().map(Self::source_packets).sum();
-        // Memory of blocks in addition to the rows that the credit counts for their packets.
+        // Memory in addition to the rows that the credit counts for the packets of blocks.
         let rows = usize::try_from(held).unwrap_or(usize::MAX).saturating_mul(self.row);
-        let elsewhere = session_bytes + self.held.saturating_sub(rows);
+        let elsewhere = session_bytes + self.held.saturating_sub(rows) + self.caches.bytes();
         self.credit.update(now, rtt, self.consumed, self.consumed + held, elsewhere)
     }
 

@@ -1,6 +1,7 @@
-use bats_code::rfc::Encoder;
+use bats_code::rfc::{Encoder, OuterCode};
 
 use super::super::header::RATELESS_HEADER_LEN;
+use super::super::inner_code;
 use super::*;
 use crate::wire::coding::{REPAIR_HEADER_LEN, RepairHeader};
 use crate::wire::varint::Writer;
@@ -37,7 +38,7 @@ fn content(source_packets: u16) -> Vec<u8> {
 
 /// The first `count` coded packets of a block, in batches from 0.
 fn coded(source_packets: u16, count: usize) -> Vec<(u32, Vec<u8>)> {
-    let cache = Caches::default().take(u32::from(source_packets)).unwrap();
+    let cache = Caches::new(64 << 20).open(u32::from(source_packets)).unwrap();
     let mut encoder = Encoder::new(cache, &content(source_packets), PACKET).unwrap();
     let mut packets = Vec::new();
     for bid in 0..count.div_ceil(BATCH) as u32 {
@@ -100,12 +101,13 @@ fn decoded_blocks_are_taken_in_order() {
     assert!(!receiver.has_ready());
     push(&mut receiver, 0, 5, 5);
     assert!(receiver.has_ready());
+    assert!(receiver.trim());
     assert_eq!(receiver.bytes_held(), content(5).len() + content(3).len());
     assert_eq!(receiver.next_block(), Some(content(5)));
     assert_eq!((receiver.next, receiver.consumed), (1, 5));
     assert_eq!(receiver.next_block(), Some(content(3)));
     assert_eq!((receiver.next, receiver.consumed), (2, 8));
-    assert!(!receiver.has_ready());
+    assert!(!receiver.has_ready() && !receiver.holds_blocks());
     assert_eq!(receiver.bytes_held(), 0);
     let counters = receiver.counters();
     assert_eq!((counters.symbols_decoded, counters.coded_received), (8, 12));
@@ -309,6 +311,56 @@ fn memory_of_a_block_is_limited_by_its_packets_and_the_other_blocks() {
     assert_eq!(limits(&receiver, 0), (most, most), "the next block");
     assert_eq!(limits(&receiver, 2), (most, 1_500_000 - others));
     assert_eq!(receiver.block_limit(7), 0);
+}
+
+/// A receiver with an open block of each of these sizes, each of many batches. Without the first source packet none can
+/// be decoded.
+fn receiver_of_many_batches(budget: usize, sizes: &[u16]) -> RatelessReceiver {
+    let mut receiver =
+        RatelessReceiver::new(RatelessParameters { receive_budget: budget, ..parameters() });
+    for (block, &packets) in (0..).zip(sizes) {
+        let code = OuterCode::recommended(packets.into(), inner_code().unwrap()).unwrap();
+        for number in 0..2_000 {
+            let batch = code.batch(number);
+            let first = batch.indices().iter().position(|&index| index == 0);
+            let mut coded = vec![0; BATCH + PACKET];
+            (coded[0], coded[1]) =
+                first.map_or((1, 0), |at| (batch.generator(1)[at], batch.generator(0)[at]));
+            receive(&mut receiver, &packet(0, block, packets, number, &coded)).unwrap();
+        }
+    }
+    receiver.check_totals();
+    receiver
+}
+
+#[test]
+fn cached_batches_are_counted_and_take_at_most_an_eighth_of_the_budget() {
+    const SIZES: [u16; 6] = [9, 10, 11, 12, 13, 14];
+    for budget in [4 << 20, 16 << 20, 1 << 30] {
+        let mut receiver = receiver_of_many_batches(budget, &SIZES);
+        let most = (budget / 8).min(8 << 20);
+        let cached = receiver.bytes_held() - receiver.held;
+        assert!(most / 10 * 9 < cached && cached <= most, "{cached} bytes, budget {budget}");
+        let for_others = budget / 4 * 3 - (receiver.held - receiver.blocks[&1].bytes()) - cached;
+        let (most, limit) = limits(&receiver, 1);
+        assert_eq!(limit, for_others.min(most));
+        assert!(receiver.trim() && !receiver.trim());
+        assert_eq!(receiver.bytes_held(), receiver.held);
+        receiver.check_totals();
+    }
+}
+
+#[test]
+fn raised_budget_raises_the_limit_of_caches() {
+    let mut receiver = receiver_of_many_batches(1 << 20, &[9]);
+    receiver.raise_budget(1 << 20);
+    assert!(receiver.caches.bytes() > 0);
+    receiver.raise_budget(1 << 30);
+    assert_eq!(receiver.caches.bytes(), 0);
+    for block in [1, 2] {
+        push(&mut receiver, block, 9, 9);
+    }
+    assert!(receiver.caches.bytes() > 0);
 }
 
 #[test]

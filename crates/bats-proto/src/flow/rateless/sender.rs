@@ -103,7 +103,7 @@ impl RatelessSender {
     pub fn new(parameters: RatelessSenderParameters) -> Self {
         Self {
             rate: RateController::new(parameters.goal),
-            caches: Caches::default(),
+            caches: Caches::new(parameters.budget),
             blocks: VecDeque::new(),
             buffer: Vec::new(),
             spare: Vec::new(),
@@ -124,9 +124,7 @@ impl RatelessSender {
 
     /// Frees unused memory.
     pub fn trim(&mut self) {
-        if self.blocks.is_empty() {
-            self.caches.clear();
-        }
+        self.caches.clear();
         self.blocks.shrink_to_fit();
         (self.buffer, self.spare) = (Vec::new(), Vec::new());
     }
@@ -191,7 +189,7 @@ impl RatelessSender {
         if data.is_empty() {
             return false;
         }
-        let Some(cache) = self.caches.take(count) else { return false };
+        let Some(cache) = self.caches.open(count) else { return false };
         let Ok(encoder) = Encoder::new(cache, data, packet_size) else { return false };
         self.cut += u64::from(count);
         let class = if more { RepairClass::Bulk } else { RepairClass::Tail };
@@ -279,7 +277,11 @@ impl RatelessSender {
             block.batch = *next;
             *next += 1;
             let bid = (block.batch & MAX_BID) as u32;
-            block.ready = make_batch(&mut block.encoder, bid, &mut self.spare)?;
+            let source_packets = block.encoder.code().source_packets();
+            self.caches.swap(source_packets, |cache| block.encoder.swap_cache(cache));
+            let ready = make_batch(&mut block.encoder, bid, &mut self.spare);
+            self.caches.swap(source_packets, |cache| block.encoder.swap_cache(cache));
+            block.ready = ready?;
         }
         let packet = block.ready.pop()?;
         let code = block.encoder.code();
@@ -365,7 +367,6 @@ impl RatelessSender {
             let code = block.encoder.code();
             self.bytes -= code.source_packets() as usize * block.encoder.packet_size();
             self.spare.extend(block.ready);
-            self.caches.keep(block.encoder.into_cache());
         }
         let horizon = path.smoothed_rtt + path.smoothed_rtt / 8 + path.ack_interval * 2;
         for entry in &feedback.entries {

@@ -183,13 +183,37 @@ fn content(len: usize) -> Vec<u8> {
 
 /// Packets of a batch of a block, by an encoder of its own.
 fn batch_of(source_packets: u16, packet_size: usize, bid: u32) -> Vec<Vec<u8>> {
-    let cache = Caches::default().take(u32::from(source_packets)).unwrap();
+    let cache = Caches::new(64 << 20).open(u32::from(source_packets)).unwrap();
     let data = content(usize::from(source_packets) * packet_size - 1);
     let mut encoder = Encoder::new(cache, &data, packet_size).unwrap();
     let mut packets = vec![vec![0; encoder.coded_packet_len()]; BATCH];
     let mut outputs: Vec<&mut [u8]> = packets.iter_mut().map(Vec::as_mut_slice).collect();
     encoder.encode(bid, 0, &mut outputs).unwrap();
     packets
+}
+
+/// A receiver that asks for ever more packets of all blocks makes the sender hold no more than four caches.
+#[test]
+fn open_blocks_hold_no_batches() {
+    let mut sender = sender();
+    for packets in 20..28 {
+        push(&mut sender, packets, true, 0.0);
+    }
+    for block in &mut sender.blocks {
+        block.target = 200 * BATCH as u64;
+    }
+    let mut out = Vec::new();
+    while sender.poll(at(1), &mut out).is_some() {}
+    for block in &sender.blocks {
+        let (packets, size) = (block.encoder.code().source_packets(), block.encoder.packet_size());
+        let cache = Caches::new(0).open(packets).unwrap();
+        let alone = Encoder::new(cache, &content(packets as usize * size - 1), size).unwrap();
+        assert_eq!(block.encoder.bytes(), alone.bytes());
+    }
+    let (cached, most) = (sender.caches.bytes(), parameters().budget / 8);
+    assert!(most / 10 * 9 < cached && cached <= most, "{cached}");
+    sender.trim();
+    assert_eq!(sender.caches.bytes(), 0);
 }
 
 #[test]

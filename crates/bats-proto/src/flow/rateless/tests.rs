@@ -203,7 +203,8 @@ proptest! {
             prop_assert!(*got == data);
         }
         prop_assert_eq!(network.sender.bytes_held(), 0);
-        for receiver in &network.receivers {
+        for receiver in &mut network.receivers {
+            receiver.trim();
             prop_assert_eq!(receiver.bytes_held(), 0);
         }
     }
