@@ -8,6 +8,8 @@
 mod ack_ranges;
 mod connection;
 mod datagrams;
+#[cfg(test)]
+mod forgery_tests;
 mod ids;
 mod post_handshake;
 mod settings;

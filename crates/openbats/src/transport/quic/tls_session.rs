@@ -139,7 +139,7 @@ fn next_keys(secrets: &Secrets) -> PacketKeySet {
 
 impl NextKey {
     /// `key` is one of the same cipher suite.
-    fn new(secrets: Arc<Secrets>, key: &dyn rustls::quic::PacketKey) -> Self {
+    fn new(secrets: Arc<Secrets>, key: &dyn PacketKey) -> Self {
         Self {
             state: Mutex::new(KeyState::Secrets(secrets)),
             tag_len: key.tag_len(),
@@ -273,9 +273,9 @@ impl Session for TlsSession {
         if core::mem::replace(&mut self.gave_keys, true) {
             Arc::make_mut(secrets).next_packet_keys();
         }
-        let remote = next_keys(secrets).remote;
+        let remote = self.watch.watched(next_keys(secrets).remote);
         let local = Box::new(NextKey::new(secrets.clone(), &*remote));
-        Some(KeyPair { local, remote: self.watch.watched(remote) })
+        Some(KeyPair { local, remote })
     }
 
     fn is_valid_retry(&self, orig_dst_cid: &ConnectionId, header: &[u8], payload: &[u8]) -> bool {

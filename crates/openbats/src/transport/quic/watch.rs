@@ -28,6 +28,9 @@ struct Counters {
     ack_ranges: AtomicU64,
     /// Since it was taken.
     largest_acked: AtomicU64,
+    /// For tests: how much lower the integrity limits of keys are.
+    #[cfg(test)]
+    less_integrity: AtomicU64,
 }
 
 /// What was counted.
@@ -66,6 +69,12 @@ impl Watch {
     /// A key for packets of the peer.
     pub(super) fn watched(&self, key: Box<dyn rustls::quic::PacketKey>) -> Box<dyn PacketKey> {
         Box::new(Watched { key, watch: self.clone() })
+    }
+
+    /// Lowers the integrity limit of keys that are made from now on to `limit` packets.
+    #[cfg(test)]
+    pub(super) fn lower_integrity_limit(&self, key_limit: u64, limit: u64) {
+        self.0.less_integrity.store(key_limit - limit, Relaxed);
     }
 
     /// Keys of the next key phase are made.
@@ -109,6 +118,9 @@ impl PacketKey for Watched {
     }
 
     fn integrity_limit(&self) -> u64 {
-        self.key.integrity_limit()
+        let limit = self.key.integrity_limit();
+        #[cfg(test)]
+        let limit = limit.saturating_sub(self.watch.0.less_integrity.load(Relaxed));
+        limit
     }
 }
