@@ -1,7 +1,7 @@
 //! Mode 10: connections over the kernel's TCP, with TLS 1.3.
 
 #[cfg(test)]
-mod altered_records_tests;
+mod changed_records_tests;
 mod connection;
 #[cfg(test)]
 mod kernel_memory_tests;

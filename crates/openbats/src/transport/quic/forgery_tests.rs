@@ -1,6 +1,6 @@
-//! Packets that an attacker forges, alters, replays or redirects, at both ends of a connection.
+//! Packets that an attacker forges, changes, replays or redirects, at both ends of a connection.
 //!
-//! Whoever has seen the first packet can make the keys of Initial packets (RFC 9001 section 5.2), but no others.
+//! An attacker who has seen the first packet can make the keys of Initial packets (RFC 9001 section 5.2), but no others.
 
 use bats_proto::{CloseReason, Mode};
 use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
@@ -344,7 +344,7 @@ fn forged_packets_change_nothing_of_an_established_connection() {
             }
             answers.extend(pair.ends[to].poll(now));
             // The server has retired the first ID of the client: to that ID goes a stateless reset, of which there is
-            // one in 20 ms, for an ID that nobody uses any more.
+            // one in 20 ms, for an ID that no packet uses any more.
             assert!(answers.len() <= usize::from(to == CLIENT), "{} answers", answers.len());
             assert!(
                 answers.iter().all(|(_, reset)| reset[0] & 0xc0 == 0x40 && reset.len() < 1_000)
@@ -486,10 +486,10 @@ fn transfer(pair: &mut Pair, count: usize, mut after: impl FnMut(&mut Pair, usiz
 
 /// Bits are flipped, bytes cut off, whole datagrams replayed, half of them from other addresses.
 #[test]
-fn altered_packets_during_a_transfer_deliver_nothing_and_stop_nothing() {
+fn changed_packets_during_a_transfer_deliver_nothing_and_stop_nothing() {
     let mut pair = Pair::established(false);
     let mut random = Random(3);
-    let (mut altered, mut flipped) = ([0; 2], 0);
+    let (mut changed, mut flipped) = ([0; 2], 0);
     let mut earlier: [Vec<Vec<u8>>; 2] = Default::default();
     let packets =
         [CLIENT, SERVER].map(|end| pair.ends[end].connection().quic.stats().frame_rx.stream);
@@ -517,16 +517,16 @@ fn altered_packets_during_a_transfer_deliver_nothing_and_stop_nothing() {
             }
             let now = pair.now;
             pair.ends[to].receive(now, from, &bytes);
-            altered[to] += 1;
+            changed[to] += 1;
         }
         if random.below(4) == 0 {
             earlier[to].push(datagram.to_vec());
         }
     });
-    assert!(altered[CLIENT] + altered[SERVER] >= 100_000, "{altered:?}");
+    assert!(changed[CLIENT] + changed[SERVER] >= 100_000, "{changed:?}");
     assert!(
-        altered.iter().all(|&count| count >= 20_000) && flipped > 50_000,
-        "{altered:?} {flipped}"
+        changed.iter().all(|&count| count >= 20_000) && flipped > 50_000,
+        "{changed:?} {flipped}"
     );
     for end in [CLIENT, SERVER] {
         let frames = pair.ends[end].connection().quic.stats().frame_rx.stream;

@@ -1,4 +1,4 @@
-//! A TLS record that is altered on its way closes the connection, and delivers nothing that comes after it.
+//! A TLS record that is changed in transit closes the connection, and delivers nothing that comes after it.
 
 use std::io::{Read, Write};
 
@@ -89,8 +89,8 @@ impl Client {
     }
 }
 
-/// Sends a message, one whose record `alter` changes, and another one.
-fn attacked(tcp: &mut Tcp, to: SocketAddr, alter: impl FnOnce(&mut [u8])) -> Outcome {
+/// Sends a message, one whose record `change` changes, and another one.
+fn attacked(tcp: &mut Tcp, to: SocketAddr, change: impl FnOnce(&mut [u8])) -> Outcome {
     let messages = [1, 2, 3].map(|number| Bytes::from(vec![number; 300]));
     let mut client = Client::new(to);
     let mut outcome = Outcome::default();
@@ -103,7 +103,7 @@ fn attacked(tcp: &mut Tcp, to: SocketAddr, alter: impl FnOnce(&mut [u8])) -> Out
         }
     }
     assert!(outcome.id.is_some(), "{:?}", outcome.closed);
-    let [whole, mut altered, later] = messages.each_ref().map(|message| client.records(message));
+    let [whole, mut changed, later] = messages.each_ref().map(|message| client.records(message));
     client.socket.write_all(&whole).unwrap();
     for _ in 0..10_000 {
         outcome.advance(tcp);
@@ -111,8 +111,8 @@ fn attacked(tcp: &mut Tcp, to: SocketAddr, alter: impl FnOnce(&mut [u8])) -> Out
             break;
         }
     }
-    alter(&mut altered);
-    client.socket.write_all(&[altered, later].concat()).unwrap();
+    change(&mut changed);
+    client.socket.write_all(&[changed, later].concat()).unwrap();
     for _ in 0..10_000 {
         outcome.advance(tcp);
         if outcome.closed.is_some() || outcome.received.len() == 3 {
@@ -128,7 +128,7 @@ fn attacked(tcp: &mut Tcp, to: SocketAddr, alter: impl FnOnce(&mut [u8])) -> Out
             break;
         }
     }
-    assert!(messages.starts_with(&outcome.received), "an altered message was delivered");
+    assert!(messages.starts_with(&outcome.received), "an changed message was delivered");
     outcome
 }
 
@@ -142,7 +142,7 @@ fn sockets(port: u16) -> usize {
 }
 
 #[test]
-fn altered_records_close_their_connection_and_leave_nothing_behind() {
+fn changed_records_close_their_connection_and_leave_nothing_behind() {
     let (mut tcp, to) = server();
     for number in 0..1_000_usize {
         let outcome = attacked(&mut tcp, to, |record| {
@@ -163,10 +163,10 @@ fn altered_records_close_their_connection_and_leave_nothing_behind() {
     assert_eq!(sockets(to.port()), 1, "only the listener is there");
 }
 
-/// A receiver of TLS 1.3 knows the version and the type of a record without reading them: whoever alters these does not
-/// alter a message (RFC 8446 section 5.2).
+/// A receiver of TLS 1.3 knows the version and the type of a record without reading them: an attacker who changes these does not
+/// change a message (RFC 8446 section 5.2).
 #[test]
-fn altered_headers_of_records_close_the_connection_or_change_nothing() {
+fn changed_headers_of_records_close_the_connection_or_change_nothing() {
     let (mut tcp, to) = server();
     for (at, bit) in (0..HEADER).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
         let Outcome { closed, received, .. } =
