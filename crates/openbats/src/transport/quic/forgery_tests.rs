@@ -344,7 +344,7 @@ fn forged_packets_change_nothing_of_an_established_connection() {
             }
             answers.extend(pair.ends[to].poll(now));
             // The server has retired the first ID of the client: to that ID goes a stateless reset, of which there is
-            // one in 20 ms, for an ID that no packet uses any more.
+            // one in 20 ms, for an ID that no peer uses any more.
             assert!(answers.len() <= usize::from(to == CLIENT), "{} answers", answers.len());
             assert!(
                 answers.iter().all(|(_, reset)| reset[0] & 0xc0 == 0x40 && reset.len() < 1_000)
@@ -360,7 +360,7 @@ fn forged_packets_change_nothing_of_an_established_connection() {
     }
 }
 
-/// Who sees the first packet can end a handshake (RFC 9000 section 21.2), but does not change
+/// An attacker who sees the first packet can end a handshake (RFC 9000 section 21.2), but does not change
 /// an established connection of the server, and leaves nothing behind.
 #[test]
 fn forged_packets_may_end_a_handshake_and_nothing_else() {

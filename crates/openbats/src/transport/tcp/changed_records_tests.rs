@@ -128,7 +128,7 @@ fn attacked(tcp: &mut Tcp, to: SocketAddr, change: impl FnOnce(&mut [u8])) -> Ou
             break;
         }
     }
-    assert!(messages.starts_with(&outcome.received), "an changed message was delivered");
+    assert!(messages.starts_with(&outcome.received), "a changed message was delivered");
     outcome
 }
 
@@ -163,7 +163,7 @@ fn changed_records_close_their_connection_and_leave_nothing_behind() {
     assert_eq!(sockets(to.port()), 1, "only the listener is there");
 }
 
-/// A receiver of TLS 1.3 knows the version and the type of a record without reading them: an attacker who changes these does not
+/// A receiver of TLS 1.3 knows the version and the type of a record without reading them: a changed one does not
 /// change a message (RFC 8446 section 5.2).
 #[test]
 fn changed_headers_of_records_close_the_connection_or_change_nothing() {
