@@ -41,6 +41,7 @@ fn optimistic_acks_close_within_a_few_hundred_packets() {
         }
     }
     assert!(harness.violation().contains("never sent"), "{:?}", harness.closed);
+    println!("closed after {} packets", harness.client.largest_seen.unwrap());
     assert!(harness.client.largest_seen.unwrap() < 250, "at most a few hundred packets");
 }
 
@@ -365,6 +366,8 @@ fn flood_of_first_flights(server: &mut Endpoint, flights: u32) -> (Timestamp, us
         }
         most = most.max(server.connection_count());
     }
+    let largest = got.values().max().copied().unwrap_or_default() as f64 / 1_200.0;
+    println!("at most {largest:.3} times the bytes of a flight");
     for (remote, bytes) in got {
         assert!(bytes <= 3 * 1_200, "{remote} got {bytes} bytes for 1200");
     }

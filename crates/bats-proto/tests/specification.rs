@@ -87,6 +87,7 @@ fn every_requirement_has_a_row_with_tests_that_exist() {
     let rows = rows(&fs::read_to_string(directory.join("requirements.md")).unwrap());
     assert_eq!(required, rows.keys().cloned().collect(), "requirements and rows differ");
 
+    println!("{} requirements", rows.len());
     let mut names = BTreeSet::new();
     functions(&root().join("crates"), &mut names);
     for (number, tests) in rows {

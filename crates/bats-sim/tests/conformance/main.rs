@@ -166,6 +166,7 @@ fn the_decoder_agrees_with_the_rust_parser_on_100000_packets_of_the_swarm() {
     for (number, (found, expected)) in found.iter().zip(&expected).enumerate() {
         assert_eq!(found, expected, "packet {number}");
     }
+    println!("{} packets", found.len());
     assert_eq!(found.len(), expected.len());
     for word in [
         "initial",

@@ -14,6 +14,7 @@ use bytes::Bytes;
 /// Asserts at least this share of the bound, and at most this time without progress.
 fn assert_reaches(run: &Paths, share: f64, gap: Duration) {
     let figures = run.run();
+    println!("{}: {:.3} of the bound", run.name, figures.share);
     assert!(figures.share >= share, "{}: {:.3} of the bound", run.name, figures.share);
     let longest = figures.longest_gap_ms;
     assert!(longest <= gap.as_secs_f64() * 1e3, "{}: {longest} ms without progress", run.name);

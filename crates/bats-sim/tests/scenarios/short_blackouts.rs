@@ -28,6 +28,7 @@ fn six_short_blackouts_delay_a_transfer_little_more_than_their_duration() {
         // After each blackout the link is not full for a round trip, and the first one is in
         // Startup.
         // The goal is 3.5 s; 4.01 s are measured.
+        println!("seed {seed}: {took:.2} s");
         assert!(took <= 4.2, "seed {seed}: {took} s, optimum {optimum} s");
     }
 }

@@ -24,6 +24,7 @@ fn rates_on_a_slow_link_vary_by_less_than_one_per_cent_between_seeds() {
     let link = link(10, 15);
     let rates: Vec<f64> = (1..6).map(|seed| BYTES as f64 * 8e-6 / seconds(&link, seed)).collect();
     let (least, most) = rates.iter().fold((f64::MAX, 0.0_f64), |(a, b), &r| (a.min(r), b.max(r)));
+    println!("{least:.3} to {most:.3} Mbit/s");
     assert!(least >= 9.2, "capacity {} Mbit/s: {rates:?}", capacity(&link));
     assert!(most - least < 0.01 * least, "{rates:?}");
 }
@@ -36,6 +37,7 @@ fn ten_megabytes_at_100_mbit_s_with_jitter_take_at_most_1_s() {
     };
     for seed in 1..4 {
         let took = seconds(&link, seed);
+        println!("seed {seed}: {took:.3} s");
         assert!(took <= 1.0, "seed {seed}: {took} s");
     }
 }
@@ -45,6 +47,7 @@ fn ten_megabytes_at_1_gbit_s_take_at_most_200_ms() {
     let link = link(1_000, 4);
     for seed in 1..4 {
         let took = seconds(&link, seed);
+        println!("seed {seed}: {took:.3} s");
         assert!(took <= 0.2, "seed {seed}: {took} s");
     }
 }
