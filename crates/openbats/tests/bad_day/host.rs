@@ -228,11 +228,12 @@ pub(crate) fn lack_of_kernel_memory() {
         let mut tracer = Command::new("strace")
             .args(["-f", "-qq", "-p", &std::process::id().to_string()])
             .args(["-e", "trace=recvmsg,recvmmsg,sendmsg,sendmmsg,recvfrom,sendto"])
-            .args(["-e", &format!("inject=recvmsg,recvmmsg:error={error}:when=1+3")])
-            .args(["-e", &format!("inject=sendmsg,sendmmsg:error={error}:when=1+2")])
+            // The first calls of each thread only: a call in which the tracer ends would fail with ENOSYS.
+            .args(["-e", &format!("inject=recvmsg,recvmmsg:error={error}:when=1..1000+3")])
+            .args(["-e", &format!("inject=sendmsg,sendmmsg:error={error}:when=1..1000+2")])
             // The calls of connections over TCP.
-            .args(["-e", &format!("inject=recvfrom:error={error}:when=1+3")])
-            .args(["-e", &format!("inject=sendto:error={error}:when=1+2")])
+            .args(["-e", &format!("inject=recvfrom:error={error}:when=1..100+3")])
+            .args(["-e", &format!("inject=sendto:error={error}:when=1..100+2")])
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();

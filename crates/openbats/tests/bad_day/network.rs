@@ -119,7 +119,8 @@ pub(crate) fn hosts() -> FarHost {
     for addresses in [V4, V6] {
         ip(&addresses.change("add", addresses.near));
         far.ip(&addresses.change("add", addresses.far));
-        far.ip(&format!("address add {} dev lo", addresses.routed));
+        let usable = if is_v6(addresses.routed) { " nodad" } else { "" };
+        far.ip(&format!("address add {} dev lo{usable}", addresses.routed));
         ip(&format!("route add {} via {}", addresses.routed, addresses.far));
     }
     far
