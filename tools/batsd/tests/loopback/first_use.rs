@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -20,6 +20,30 @@ fn admits(host: usize, print: &str) -> String {
     format!("[[peer]]\nid = \"10.255.0.{}\"\nfingerprint = \"{print}\"\n", host + 1)
 }
 
+/// Two hosts with their identities.
+struct Hosts {
+    folder: tempfile::TempDir,
+    prints: [String; 2],
+    ports: [u16; 2],
+    /// Where the first one records certificates.
+    file: PathBuf,
+}
+
+impl Hosts {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let prints = [0, 1].map(|host| identity(&folder.path().join(format!("{host}.pem"))));
+        let file = folder.path().join("state/known_hosts");
+        Self { prints, ports: [free_udp_port(), free_udp_port()], file, folder }
+    }
+
+    /// The `[node]` table of the first one.
+    fn near(&self) -> String {
+        let more = format!("known_hosts = \"{}\"\n", self.file.display());
+        node(self.folder.path(), 0, self.ports[0], &more)
+    }
+}
+
 fn link(daemon: &Daemon) -> Value {
     let links = daemon.ctl("links").unwrap();
     let all = links["links"].as_array().unwrap();
@@ -32,14 +56,11 @@ fn sessions(daemon: &Daemon) -> usize {
 
 #[test]
 fn first_certificate_is_recorded_and_a_changed_one_is_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let prints = [0, 1].map(|host| identity(&folder.join(format!("{host}.pem"))));
-    let ports = [free_udp_port(), free_udp_port()];
-    let file = folder.join("state/known_hosts");
-    let known_hosts = format!("known_hosts = \"{}\"\n", file.display());
+    let hosts = Hosts::new();
+    let Hosts { prints, ports, file, .. } = &hosts;
+    let folder = hosts.folder.path();
     let remote = format!("127.0.0.1:{}", ports[1]);
-    let near = node(folder, 0, ports[0], &known_hosts) + &peer(1, &remote);
+    let near = hosts.near() + &peer(1, &remote);
     let daemon = start(folder, 0, &near);
     let waiting = link(&daemon);
     assert_eq!((&waiting["state"], &waiting["first_use"]), (&"waiting".into(), &true.into()));
@@ -54,9 +75,9 @@ fn first_certificate_is_recorded_and_a_changed_one_is_refused() {
     wait_for("sessions in both directions", || sessions(&daemon) == 4);
     let up = link(&daemon);
     assert_eq!((&up["fingerprint"], &up["first_use"]), (&prints[1].clone().into(), &true.into()));
-    let recorded = std::fs::read_to_string(&file).unwrap();
+    let recorded = std::fs::read_to_string(file).unwrap();
     assert_eq!(recorded, format!("{remote} {}\n", prints[1]));
-    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(std::fs::metadata(file).unwrap().permissions().mode() & 0o777, 0o600);
 
     // Another node has the address: its certificate is not the recorded one.
     other.signal(rustix::process::Signal::TERM);
@@ -78,10 +99,10 @@ fn first_certificate_is_recorded_and_a_changed_one_is_refused() {
     let daemon = start(folder, 0, &near);
     wait_for("it is refused", || link(&daemon)["last_end"].as_str().is_some());
     assert_eq!((link(&daemon)["established"].as_u64(), sessions(&daemon)), (Some(0), 0));
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), recorded);
+    assert_eq!(std::fs::read_to_string(file).unwrap(), recorded);
 
     // The owner of the node decides.
-    std::fs::remove_file(&file).unwrap();
+    std::fs::remove_file(file).unwrap();
     daemon.ctl("reload").unwrap();
     wait_for("sessions with the new certificate", || sessions(&daemon) == 4);
     assert_eq!(link(&daemon)["fingerprint"], new);
@@ -89,32 +110,28 @@ fn first_certificate_is_recorded_and_a_changed_one_is_refused() {
 
 #[test]
 fn links_to_a_host_name_are_trusted_at_their_first_use() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let prints = [0, 1].map(|host| identity(&folder.join(format!("{host}.pem"))));
-    let ports = [free_udp_port(), free_udp_port()];
-    let file = folder.join("known_hosts");
+    let hosts = Hosts::new();
+    let Hosts { prints, ports, file, .. } = &hosts;
+    let folder = hosts.folder.path();
     let far = node(folder, 1, ports[1], "") + &admits(0, &prints[0]);
     let _other = start(folder, 1, &far);
     // The neighbour is a peer by its fingerprint, and the way to it a link without one.
-    let near = node(folder, 0, ports[0], &format!("known_hosts = \"{}\"\n", file.display()))
+    let near = hosts.near()
         + &admits(1, &prints[1])
         + &format!("[[link]]\nname = \"north\"\nremote = \"localhost:{}\"\n", ports[1])
         + "[routes]\nstatic = [{ to = \"10.255.0.2\", via = [\"north\"] }]\n";
     let daemon = start(folder, 0, &near);
     wait_for("sessions in both directions", || sessions(&daemon) == 4);
-    let recorded = std::fs::read_to_string(&file).unwrap();
+    let recorded = std::fs::read_to_string(file).unwrap();
     assert_eq!(recorded, format!("localhost:{} {}\n", ports[1], prints[1]));
 }
 
 #[test]
 fn files_of_known_servers_that_others_can_change_are_refused() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    identity(&folder.join("0.pem"));
-    let file = folder.join("known_hosts");
-    let text = node(folder, 0, free_udp_port(), &format!("known_hosts = \"{}\"\n", file.display()))
-        + &peer(1, "127.0.0.1:9");
+    let hosts = Hosts::new();
+    let (folder, file) = (hosts.folder.path(), &hosts.file);
+    std::fs::create_dir(file.parent().unwrap()).unwrap();
+    let text = hosts.near() + &peer(1, "127.0.0.1:9");
     std::fs::write(folder.join("0.toml"), text).unwrap();
     let check = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_batsd"));
@@ -127,8 +144,8 @@ fn files_of_known_servers_that_others_can_change_are_refused() {
         ("", 0o666, "others than its owner may write to it"),
         ("127.0.0.1:9 sha256:00\n", 0o600, "line 1 is damaged"),
     ] {
-        std::fs::write(&file, content).unwrap();
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        std::fs::write(file, content).unwrap();
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(mode)).unwrap();
         let (is_good, error) = check();
         assert!(!is_good && error.contains(words), "{error}");
     }
@@ -137,10 +154,9 @@ fn files_of_known_servers_that_others_can_change_are_refused() {
 /// What a second link to a neighbour finds out must not disturb the first one.
 #[test]
 fn first_use_of_a_neighbour_that_is_connected_interrupts_nothing() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let prints = [0, 1].map(|host| identity(&folder.join(format!("{host}.pem"))));
-    let ports = [free_udp_port(), free_udp_port()];
+    let hosts = Hosts::new();
+    let Hosts { prints, ports, file, .. } = &hosts;
+    let folder = hosts.folder.path();
     let echo = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let to = echo.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -156,8 +172,7 @@ fn first_use_of_a_neighbour_that_is_connected_interrupts_nothing() {
         + &format!("remote = \"127.0.0.1:{}\"\n[exit]\nallow = [\"{to}\"]\n", ports[0]);
     let _other = start(folder, 1, &far);
     let listen = format!("127.0.0.1:{}", free_tcp_port());
-    let file = folder.join("known_hosts");
-    let near = node(folder, 0, ports[0], &format!("known_hosts = \"{}\"\n", file.display()))
+    let near = hosts.near()
         + &admits(1, &prints[1])
         + &format!("[[forward]]\nlisten = \"{listen}\"\nexit = \"10.255.0.2\"\nto = \"{to}\"\n");
     let daemon = start(folder, 0, &near);
@@ -173,9 +188,7 @@ fn first_use_of_a_neighbour_that_is_connected_interrupts_nothing() {
     let link = format!("[[link]]\nname = \"north\"\nremote = \"127.0.0.1:{}\"\n", ports[1]);
     std::fs::write(&daemon.config, near + &link).unwrap();
     daemon.ctl("reload").unwrap();
-    wait_for("it is recorded", || {
-        std::fs::read_to_string(&file).is_ok_and(|text| !text.is_empty())
-    });
+    wait_for("it is recorded", || std::fs::read_to_string(file).is_ok_and(|text| !text.is_empty()));
     wait_for("the neighbour has a link", || {
         let links = daemon.ctl("links").unwrap();
         links["links"].as_array().unwrap().iter().any(|link| link["state"] == "up")
@@ -185,14 +198,12 @@ fn first_use_of_a_neighbour_that_is_connected_interrupts_nothing() {
 
 #[test]
 fn certificate_of_another_entry_is_not_recorded() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let prints = [0, 1].map(|host| identity(&folder.join(format!("{host}.pem"))));
-    let ports = [free_udp_port(), free_udp_port()];
-    let file = folder.join("known_hosts");
+    let hosts = Hosts::new();
+    let Hosts { prints, ports, file, .. } = &hosts;
+    let folder = hosts.folder.path();
     let _other = start(folder, 1, &(node(folder, 1, ports[1], "") + &admits(0, &prints[0])));
     // As if someone had redirected what is sent to the second address.
-    let near = node(folder, 0, ports[0], &format!("known_hosts = \"{}\"\n", file.display()))
+    let near = hosts.near()
         + &admits(1, &prints[1])
         + &format!("remote = \"127.0.0.1:{}\"\n", ports[1])
         + &peer(2, &format!("localhost:{}", ports[1]));
@@ -205,10 +216,11 @@ fn certificate_of_another_entry_is_not_recorded() {
     };
     assert_eq!(entry()["state"], "waiting");
     std::thread::sleep(std::time::Duration::from_secs(2));
-    assert!(!file.exists(), "{:?}", std::fs::read_to_string(&file));
+    assert!(!file.exists(), "{:?}", std::fs::read_to_string(file));
     // The same in the file does not keep the node from a reload and a start.
-    std::fs::write(&file, format!("localhost:{} {}\n", ports[1], prints[1])).unwrap();
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(file, format!("localhost:{} {}\n", ports[1], prints[1])).unwrap();
+    std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();
     daemon.ctl("reload").unwrap();
     assert_eq!(entry()["state"], "waiting");
     drop(daemon);
@@ -218,14 +230,11 @@ fn certificate_of_another_entry_is_not_recorded() {
 
 #[test]
 fn first_use_is_no_reload() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let prints = [0, 1].map(|host| identity(&folder.join(format!("{host}.pem"))));
-    let ports = [free_udp_port(), free_udp_port()];
-    let file = folder.join("known_hosts");
+    let hosts = Hosts::new();
+    let Hosts { prints, ports, .. } = &hosts;
+    let folder = hosts.folder.path();
     let remote = format!("127.0.0.1:{}", ports[1]);
-    let near = node(folder, 0, ports[0], &format!("known_hosts = \"{}\"\n", file.display()))
-        + &peer(1, &remote);
+    let near = hosts.near() + &peer(1, &remote);
     let daemon = start(folder, 0, &near);
     let link = |name: &str, remote: &str| {
         format!(
@@ -251,88 +260,22 @@ fn first_use_is_no_reload() {
 
 #[test]
 fn any_link_to_a_neighbour_finds_its_certificate() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    let prints = [0, 1].map(|host| identity(&folder.join(format!("{host}.pem"))));
-    let ports = [free_udp_port(), free_udp_port()];
-    let file = folder.join("known_hosts");
+    let hosts = Hosts::new();
+    let Hosts { prints, ports, file, .. } = &hosts;
+    let folder = hosts.folder.path();
     let _other = start(folder, 1, &(node(folder, 1, ports[1], "") + &admits(0, &prints[0])));
     let link = |name: &str, more: &str| {
         format!("[[link]]\nname = \"{name}\"\nremote = \"127.0.0.1:{}\"\n{more}", ports[1])
     };
-    let near = node(folder, 0, ports[0], &format!("known_hosts = \"{}\"\n", file.display()))
+    let near = hosts.near()
         + &link("fibre", "interface = \"bats-none\"\n")
         + &link("radio", "")
         + &admits(1, &prints[1])
         + "[routes]\nstatic = [{ to = \"10.255.0.2\", via = [\"fibre\", \"radio\"] }]\n";
     let daemon = start(folder, 0, &near);
     wait_for("sessions in both directions", || sessions(&daemon) == 4);
-    let recorded = std::fs::read_to_string(&file).unwrap();
+    let recorded = std::fs::read_to_string(file).unwrap();
     assert_eq!(recorded, format!("127.0.0.1:{} {}\n", ports[1], prints[1]));
-}
-
-/// The process that does the work of a daemon.
-fn worker(daemon: &Daemon) -> Option<rustix::process::Pid> {
-    let path = format!("/proc/{0}/task/{0}/children", daemon.child.id());
-    let children = std::fs::read_to_string(path).unwrap();
-    let pid = children.split_whitespace().next()?.parse().unwrap();
-    rustix::process::Pid::from_raw(pid)
-}
-
-fn kill_worker(daemon: &Daemon) {
-    wait_for("there is a worker", || worker(daemon).is_some());
-    let pid = worker(daemon).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
-    wait_for("it has ended", || worker(daemon) != Some(pid));
-}
-
-#[test]
-fn reload_before_a_worker_is_started_again_is_not_lost() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    identity(&folder.join("0.pem"));
-    let near = node(folder, 0, free_udp_port(), "");
-    let daemon = start(folder, 0, &near);
-    // The first one is started without a delay, the third one after half a second.
-    for _ in 0..2 {
-        kill_worker(&daemon);
-        wait_for("another one", || worker(&daemon).is_some());
-    }
-    kill_worker(&daemon);
-    let link = format!(
-        "[[link]]\nname = \"new\"\nremote = \"127.0.0.1:9\"\nfingerprint = \"{}\"\n",
-        "ab".repeat(32)
-    );
-    std::fs::write(&daemon.config, near + &link).unwrap();
-    daemon.signal(rustix::process::Signal::HUP);
-    wait_for("the new link", || {
-        daemon.ctl("links").is_ok_and(|links| links["links"][0]["name"] == "new")
-    });
-}
-
-#[test]
-fn keeper_without_descriptors_starts_a_worker_later() {
-    let folder = tempfile::tempdir().unwrap();
-    let folder = folder.path();
-    identity(&folder.join("0.pem"));
-    let mut daemon = start(folder, 0, &node(folder, 0, free_udp_port(), ""));
-    let keeper = rustix::process::Pid::from_child(&daemon.child);
-    let maximum = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
-    let set = |current| {
-        rustix::process::prlimit(
-            Some(keeper),
-            rustix::process::Resource::Nofile,
-            rustix::process::Rlimit { current, maximum },
-        )
-        .unwrap()
-    };
-    let before = set(Some(3));
-    kill_worker(&daemon);
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    assert!(daemon.status().is_none(), "the keeper has ended");
-    assert!(worker(&daemon).is_none());
-    set(before.current);
-    wait_for("a worker answers", || daemon.ctl("status").is_ok());
 }
 
 /// A daemon of a command line, with what it prints.

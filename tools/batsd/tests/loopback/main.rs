@@ -4,6 +4,7 @@
 mod clients;
 mod first_use;
 mod hostile_channels;
+mod keeper;
 mod names;
 mod node;
 mod quick;
