@@ -146,9 +146,8 @@ pub(crate) fn all_packets_dropped_at_receiver() {
     let far = hosts();
     let transfer = Transfer::start(&far, FAR, Sender::Far);
     let path = Probe::new(&far, FAR, LARGE);
-    for (hook, time) in [("output", SHORT), ("input", MEDIUM)] {
-        transfer.outage(&|| path.passes(), time, || drop_all(hook), drop_nothing);
-    }
+    transfer.outage_of_answers(&|| path.passes(), SHORT, || drop_all("output"), drop_nothing);
+    transfer.outage(&|| path.passes(), MEDIUM, || drop_all("input"), drop_nothing);
     transfer.finish();
 }
 

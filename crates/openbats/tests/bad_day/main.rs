@@ -28,6 +28,11 @@ const CASE: &str = "OPENBATS_BAD_DAY_CASE";
 /// A case waits at most this long for its faults and transfers: a failed test, not a speed.
 const LIMIT: Duration = Duration::from_secs(240);
 
+/// Exit status of a case that failed after the kernel had delayed its faults; it is repeated.
+const DELAYED: i32 = 75;
+/// Attempts of such a case.
+const ATTEMPTS: usize = 3;
+
 /// Late resumptions that nothing explains, in all cases together; see [`transfer::attempt`].
 const UNEXPLAINED: usize = 3;
 /// Begins the line that a case prints for each of them.
@@ -81,7 +86,11 @@ fn faults_of_hosts_and_networks_lose_nothing() {
             return host::peer();
         }
         let (_, run, _) = CASES.iter().find(|(case, ..)| *case == name).expect("a case");
-        return run();
+        return match std::panic::catch_unwind(run) {
+            Err(_) if network::was_delayed() => std::process::exit(DELAYED),
+            Err(panic) => std::panic::resume_unwind(panic),
+            Ok(()) => (),
+        };
     }
     let can_isolate = isolated("true").output().is_ok_and(|output| output.status.success());
     if !can_isolate {
@@ -98,14 +107,13 @@ fn faults_of_hosts_and_networks_lose_nothing() {
     let mut failed = Vec::new();
     let mut unexplained = Vec::new();
     for (name, child) in running {
-        let output = child.wait_with_output().unwrap();
-        let text =
-            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        let (is_success, text) = finish(name, child);
         let late = text.lines().filter(|line| line.starts_with(UNEXPLAINED_LINE));
         unexplained.extend(late.map(|line| format!("{name}: {line}")));
-        match output.status.success() {
-            true => text.lines().filter(|line| line.starts_with("measured")).for_each(print_line),
-            false => failed.push(format!("--- {name}: {}\n{text}", output.status)),
+        if is_success {
+            text.lines().filter(|line| line.starts_with("measured")).for_each(print_line);
+        } else {
+            failed.push(format!("--- {name}\n{text}"));
         }
     }
     unexplained.iter().for_each(|line| print_line(line));
@@ -121,6 +129,22 @@ fn isolated(program: &str) -> Command {
     }
     command.args(["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", program]);
     command
+}
+
+/// Waits for a case, which is repeated if the kernel delayed its faults; returns whether it succeeded and what its
+/// last attempt printed.
+fn finish(name: &str, mut child: std::process::Child) -> (bool, String) {
+    for attempt in 1.. {
+        let output = child.wait_with_output().unwrap();
+        let text =
+            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        if output.status.code() != Some(DELAYED) || attempt == ATTEMPTS {
+            return (output.status.success(), format!("{text}{}\n", output.status));
+        }
+        print_line(&format!("{name}: the kernel delayed faults in attempt {attempt}"));
+        child = start(name);
+    }
+    unreachable!("the last attempt returns")
 }
 
 fn start(name: &str) -> std::process::Child {

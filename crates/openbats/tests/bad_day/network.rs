@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Once, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sched::{CloneFlags, unshare};
 use rustix::net::sockopt::{
@@ -99,16 +99,70 @@ pub(crate) fn ip(arguments: &str) {
     run("ip", arguments);
 }
 
+/// Commands take milliseconds, and a path is usable a second after them at most, unless the kernel's lock of network
+/// configuration (RTNL) is held for others, for example by programs that remove many namespaces.
+const DELAY: Duration = Duration::from_secs(2);
+/// Whether something of this case took that long: a fault may have lasted longer than a connection can.
+static WAS_DELAYED: AtomicBool = AtomicBool::new(false);
+
+/// Whether a fault began or ended late because of other users of the kernel.
+pub(crate) fn was_delayed() -> bool {
+    WAS_DELAYED.load(Ordering::Relaxed)
+}
+
+/// Does something that waits for nothing but the kernel, and remembers if that took long.
+#[expect(clippy::disallowed_methods, reason = "the host's delays are measured, not the protocol")]
+pub(crate) fn watch_for_delay<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = work();
+    let took = start.elapsed();
+    if took >= DELAY {
+        WAS_DELAYED.store(true, Ordering::Relaxed);
+        eprintln!("{what}: took {took:?}");
+    }
+    result
+}
+
 /// Runs a program with arguments without blanks, which must succeed.
 pub(crate) fn run(program: &str, arguments: &str) {
-    let output = Command::new(program).args(arguments.split_whitespace()).output().unwrap();
+    let command = || Command::new(program).args(arguments.split_whitespace()).output().unwrap();
+    let output = watch_for_delay(&format!("{program} {arguments}"), command);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {arguments}: {error}");
+}
+
+/// Lets the first failed assertion print what the kernel knows of both hosts, so that it shows whether the fault was
+/// still there: the far one's namespace is that of `thread`.
+fn describe_hosts_on_panic(thread: i32) {
+    static FIRST: Once = Once::new();
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        FIRST.call_once(|| {
+            let far = format!("--net=/proc/self/task/{thread}/ns/net");
+            for (host, namespace) in [("near", "--net=/proc/self/ns/net"), ("far", &far)] {
+                for what in ["-s link", "address", "route", "-6 route", "neighbour"] {
+                    let namespace = namespace.replace("self", &std::process::id().to_string());
+                    let mut command = Command::new("nsenter");
+                    command.arg(namespace).arg("ip").args(what.split(' ')).arg("show");
+                    match command.output() {
+                        Ok(output) => eprintln!(
+                            "{host}: ip {what} show\n{}{}",
+                            String::from_utf8_lossy(&output.stdout),
+                            String::from_utf8_lossy(&output.stderr),
+                        ),
+                        Err(error) => eprintln!("{host}: nsenter: {error}"),
+                    }
+                }
+            }
+        });
+    }));
 }
 
 /// Makes both hosts and the link between them: interface `wire` at both.
 pub(crate) fn hosts() -> FarHost {
     let (far, thread) = FarHost::new();
+    describe_hosts_on_panic(thread);
     ip("link set lo up");
     ip("link add wire type veth peer name other");
     ip(&format!("link set other netns {thread}"));
