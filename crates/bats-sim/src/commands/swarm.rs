@@ -28,6 +28,10 @@ pub(crate) struct Swarm {
     /// Longest fault phase in seconds; another value gives other runs for the same seeds
     #[arg(long, default_value_t = 10.0)]
     seconds: f64,
+    /// Seeds, separated by commas, that must fail: those of known defects. If one of them passes, the
+    /// exit status is 1, too, so that the list is kept up to date
+    #[arg(long, value_delimiter = ',')]
+    fails: Vec<u64>,
     /// Print the plan and report of each seed
     #[arg(long)]
     verbose: bool,
@@ -64,11 +68,25 @@ pub(crate) fn run(arguments: &Swarm) -> Result<(), Failure> {
         }
     }
     summary(&reports, began.elapsed())?;
-    let failed = reports.iter().filter(|(report, _)| report.violation.is_some()).count();
-    if failed > 0 {
-        return Err(Failure::CheckFailed(format!("{failed} of {} seeds failed", reports.len())));
+    let failed: Vec<u64> = reports
+        .iter()
+        .filter(|(report, _)| report.violation.is_some())
+        .map(|(report, _)| report.seed)
+        .collect();
+    check(&failed, &seeds, &arguments.fails)
+}
+
+/// Compares the seeds that failed with those that must fail, as far as they have run.
+fn check(failed: &[u64], run: &[u64], must_fail: &[u64]) -> Result<(), Failure> {
+    let unexpected = failed.iter().filter(|seed| !must_fail.contains(seed)).count();
+    if unexpected > 0 {
+        let all = run.len();
+        return Err(Failure::CheckFailed(format!("{unexpected} of {all} seeds failed")));
     }
-    Ok(())
+    let passed = must_fail.iter().find(|seed| run.contains(seed) && !failed.contains(seed));
+    passed.map_or(Ok(()), |seed| {
+        Err(Failure::CheckFailed(format!("seed {seed} passes: remove it from --fails")))
+    })
 }
 
 fn print_report(arguments: &Swarm, report: &Report) -> Result<(), Failure> {
@@ -125,4 +143,20 @@ fn summary(reports: &[(Report, Duration)], time: Duration) -> Result<(), Failure
         ))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_fail_exactly_if_they_must() {
+        let run = [1, 2, 3];
+        assert!(check(&[], &run, &[]).is_ok());
+        assert!(check(&[2], &run, &[2]).is_ok());
+        assert!(check(&[2], &run, &[]).is_err(), "a seed fails that must not");
+        assert!(check(&[2], &run, &[3]).is_err(), "a seed fails that must not");
+        assert!(check(&[], &run, &[2]).is_err(), "a seed passes that must fail");
+        assert!(check(&[], &run, &[7]).is_ok(), "a seed that did not run");
+    }
 }
