@@ -10,7 +10,7 @@ use bytes::Bytes;
 use openbats::{ClientOptions, CloseReason, ConnectError, Endpoint, Mode, Wait};
 use socket2::SockRef;
 
-use super::peers::Subscriber;
+use super::peers::{MAX_READ, Subscriber};
 use crate::beacon::{INTERVAL, Listener};
 use crate::channel::{Channel, transport_config, wait_for_datagram};
 use crate::cli::{Common, PublisherOptions, Transport};
@@ -133,7 +133,15 @@ fn sessions(
                 }
             }
         }
-        found.retain(still_waits);
+        found.retain(|one| {
+            // Each look can wait until a connection has closed.
+            let is_kept = signals::requested() || still_waits(one);
+            if !is_kept {
+                // One that leaves again and again is tried ever more rarely, as one that does not answer.
+                listener.iter_mut().for_each(|listener| listener.failed(one.address));
+            }
+            is_kept
+        });
         let is_complete = found.len() >= options.peers_expected;
         let pause = if listener.is_some() { INTERVAL / 4 } else { ROUND };
         while !is_complete && round.elapsed() < pause && !signals::requested() {
@@ -164,21 +172,31 @@ struct Found {
     address: SocketAddr,
 }
 
-/// Whether a subscriber still waits for the test, while the publisher looks for others.
+/// Whether a subscriber still waits for the test, while the publisher looks for others. Until the test
+/// begins, it sends an announcement for each hello and keep-alives at most: one that fills a look with
+/// messages would keep the publisher from all else.
 fn still_waits(one: &Found) -> bool {
-    let problem = loop {
-        match one.channel.receive(Duration::ZERO) {
-            Ok(None) => return true,
-            Ok(Some(message)) => {
-                if let Some(Control::Goodbye { .. }) = Control::of_message(&message) {
-                    break "it has ended the test".to_owned();
+    let mut is_flooding = false;
+    let problem = 'look: {
+        for _ in 0..MAX_READ {
+            match one.channel.receive(Duration::ZERO) {
+                Ok(None) => return true,
+                Ok(Some(message)) => {
+                    if let Some(Control::Goodbye { .. }) = Control::of_message(&message) {
+                        break 'look "it has ended the test".to_owned();
+                    }
                 }
+                Err(error) => break 'look format!("{error:#}"),
             }
-            Err(error) => break format!("{error:#}"),
         }
+        is_flooding = true;
+        "it sends too many messages before the test".to_owned()
     };
     print(&format!("Note: subscriber {} left: {problem}", one.announcement.subscriber));
-    one.channel.close();
+    match is_flooding {
+        true => one.channel.refuse("too many messages before the test"),
+        false => one.channel.close(),
+    }
     false
 }
 

@@ -22,7 +22,7 @@ const SHARED_WAIT: Duration = Duration::from_millis(2);
 /// Shortest time between two looks at what has arrived, without a wait.
 const LOOK_INTERVAL_NS: u64 = 10_000_000;
 /// Messages of a channel that are handled before others have their turn.
-const MAX_READ: usize = 64;
+pub(super) const MAX_READ: usize = 64;
 
 /// A subscriber.
 #[derive(Debug)]

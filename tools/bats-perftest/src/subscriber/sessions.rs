@@ -20,12 +20,12 @@ use crate::console::print;
 use crate::wire::{Control, ping_target, target};
 use crate::{ports, trust};
 
-/// Bytes that a peer may send before its hello.
+/// Bytes of a peer that are held unread before its hello.
 const UNTRUSTED_BUDGET: usize = 64 << 10;
 /// Peers that have not introduced themselves. A further one takes the place of the oldest, so that
 /// peers that only connect keep no publisher out.
 const MAX_UNKNOWN: usize = 64;
-/// Time for the hello message.
+/// Time for the hello message, which is the first message of a peer.
 const HELLO_LIMIT: Duration = Duration::from_secs(3);
 const RECEIVE_LIMIT: Duration = Duration::from_millis(100);
 /// Longest wait for the connection to take an answer that may be lost, or any after the test.
@@ -136,28 +136,25 @@ fn accept(endpoint: &Endpoint, meter: &Arc<Meter>, group: Option<Group>) {
     }
 }
 
-/// Waits for the hello message of a publisher.
+/// Waits for the hello message of a publisher: the first one, because a peer could keep its place with
+/// others without end. A publisher sends nothing else before it has an answer.
 fn introduce(connection: &Connection, meter: &Meter) -> Result<Publisher, String> {
-    let waiting = Clock::start();
-    loop {
-        let left = HELLO_LIMIT.saturating_sub(waiting.elapsed());
-        let message = match connection.recv().wait_for(left) {
-            Ok(Ok(Some(message))) => message,
-            _ => return Err("no hello message".to_owned()),
-        };
-        if let Some(Control::Hello(hello)) = Control::of_message(&message) {
-            let publisher = meter.add(hello, connection.is_reliable()).map_err(|refusal| {
-                if meter.may_print_note() {
-                    print(&format!("Note: {} was refused: {refusal}", connection.remote_addr()));
-                }
-                refusal.to_string()
-            })?;
-            connection.trust_peer();
-            handle(meter, &publisher, &message, |answer| reply(connection, meter, &answer));
-            return Ok(publisher);
-        }
+    let Ok(Ok(Some(message))) = connection.recv().wait_for(HELLO_LIMIT) else {
+        return Err("no hello message".to_owned());
+    };
+    let Some(Control::Hello(hello)) = Control::of_message(&message) else {
         meter.on_malformed();
-    }
+        return Err("no hello message".to_owned());
+    };
+    let publisher = meter.add(hello, connection.is_reliable()).map_err(|refusal| {
+        if meter.may_print_note() {
+            print(&format!("Note: {} was refused: {refusal}", connection.remote_addr()));
+        }
+        refusal.to_string()
+    })?;
+    connection.trust_peer();
+    handle(meter, &publisher, &message, |answer| reply(connection, meter, &answer));
+    Ok(publisher)
 }
 
 /// Sends an answer. In a reliable mode the publisher relies on all of them but those to initialization

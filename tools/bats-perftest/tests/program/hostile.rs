@@ -3,7 +3,10 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use openbats::{ClientOptions, Connection, Endpoint, Mode, TransportConfig, Trust, Wait};
+use openbats::{
+    ClientOptions, Connection, Endpoint, Identity, Mode, ServerOptions, TransportConfig, Trust,
+    Wait,
+};
 
 use crate::support::{
     Program, announcement, domain, end_mark, hello, message, noise, port, summary,
@@ -122,6 +125,57 @@ fn connections_without_a_hello_keep_no_publisher_out() {
     assert_eq!(publisher.code, Some(0), "{publisher:?}");
     assert_eq!(summary(&subscriber.success().output)[1], 100.0);
     drop(silent);
+}
+
+/// Each of its messages arrives before the subscriber would wait for the next one.
+#[test]
+fn a_client_that_sends_messages_without_a_hello_is_closed() {
+    let domain = domain();
+    let subscriber = Program::start(&domain, "-sub -noPrint");
+    subscriber.wait_for_errors("Waiting to discover");
+    for mode in [Mode::Brtp, Mode::Btp, Mode::Quic] {
+        let (_endpoint, connection) = client(&domain, mode);
+        let waiting = std::time::Instant::now();
+        while connection.close_reason().is_none() {
+            assert!(waiting.elapsed() < Duration::from_secs(20), "{mode:?}: it goes on");
+            let _ = connection.try_send(&b"x"[..]);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let reason = connection.close_reason().unwrap().to_string();
+        assert!(reason.contains("no hello message"), "{mode:?}: {reason}");
+    }
+}
+
+/// Anyone can announce a subscriber: this one then sends tiny messages without end.
+#[test]
+fn a_subscriber_that_floods_a_waiting_publisher_is_closed() {
+    let domain = domain();
+    let to = port(&domain, 14);
+    let server = ServerOptions::new(Identity::generate(&["localhost"]).unwrap());
+    let endpoint = Endpoint::builder().bind(([127, 0, 0, 1], to).into()).server(server);
+    let endpoint = endpoint.start().unwrap();
+    let publisher = Program::start(&domain, "-pub -noPrint -numIter 100 -numSubscribers 2");
+    let announced = announcement(&domain, 1, 7, to);
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let connection = (0..600).find_map(|_| {
+        let _ = socket.send_to(&announced, ("127.0.0.1", port(&domain, 11)));
+        endpoint.accept().wait_for(Duration::from_millis(100)).ok()
+    });
+    let connection = connection.expect("the publisher connects").unwrap();
+    connection.send(announced).wait().unwrap();
+    let flooding = std::thread::spawn(move || {
+        let sending = std::time::Instant::now();
+        while connection.send(&b"x"[..]).wait().is_ok() {
+            assert!(sending.elapsed() < Duration::from_secs(30), "the publisher takes all of it");
+        }
+        connection.close_reason().unwrap().to_string()
+    });
+    let reason = flooding.join().unwrap();
+    assert!(reason.contains("too many messages"), "{reason}");
+    publisher.wait_for_errors("subscriber 1 left");
+    publisher.signal("INT");
+    let ended = publisher.end_within(Duration::from_secs(10));
+    assert!(ended.code.is_some(), "{ended:?}");
 }
 
 #[test]
