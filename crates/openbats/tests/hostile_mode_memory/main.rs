@@ -9,6 +9,8 @@ mod quic;
 #[path = "../../examples/hostile_modes/quic_client.rs"]
 mod quic_client;
 mod quic_memory;
+#[path = "../common/skip.rs"]
+mod skip;
 #[path = "../../examples/hostile_modes/tcp.rs"]
 mod tcp;
 #[path = "../../examples/hostile_modes/tcp_client.rs"]
@@ -34,6 +36,7 @@ use bats_proto::{
 use counted::{Application, Bindings, Count, SETTINGS, Settings, take_counts};
 use openbats::bindings::{Key, Step};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use skip::skipped;
 
 /// Most bytes of a segment or a datagram.
 const PACKET: usize = 1_400;
@@ -286,9 +289,8 @@ fn attacks_on_modes_take_no_more_memory_than_is_promised() {
             if ["tcp-handshake-abandoned", "tcp-handshake-silent"].contains(&case)
                 && !has_descriptors
             {
-                println!(
-                    "SKIPPED {case}: the process may open less than {DESCRIPTORS} descriptors"
-                );
+                let why = format!("the process may open less than {DESCRIPTORS} descriptors");
+                skipped(case, &why);
                 continue;
             }
             let is_work =
