@@ -32,6 +32,8 @@ pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) const SUMMARY_TIMEOUT: Duration = Duration::from_secs(80);
 /// How long all streams of a test together may take to connect.
 const TOTAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
+/// How long a whole report may take: that of the maximum length at 280 kbit/s.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum length of a message in bytes: the summary of 256 streams, or a chunk of a report.
 const MAX_MESSAGE: usize = 1 << 20;
 /// Bytes of a report in one message. JSON may escape one byte with six.
@@ -316,10 +318,15 @@ pub(crate) fn receive_meanwhile(
     receive(connection, Duration::ZERO)
 }
 
-/// Sends a report in chunks.
+/// Sends a report in chunks. Fails if the peer does not take all of it in time: a server keeps the slot
+/// of the test meanwhile.
 pub(crate) fn send_output(connection: &Connection, text: &str) -> Result<()> {
+    let clock = Clock::start();
     let mut remaining = text;
     loop {
+        if clock.elapsed() > OUTPUT_TIMEOUT {
+            bail!("the peer has not taken the report within {} s", OUTPUT_TIMEOUT.as_secs());
+        }
         let fits = |end: &usize| remaining.is_char_boundary(*end);
         let end = (0..=remaining.len().min(OUTPUT_CHUNK)).rev().find(fits).unwrap_or(0);
         let (chunk, after) = remaining.split_at(end);
@@ -334,11 +341,26 @@ pub(crate) fn send_output(connection: &Connection, text: &str) -> Result<()> {
 
 /// Receives a report.
 pub(crate) fn receive_output(connection: &Connection) -> Result<String> {
+    receive_output_within(connection, OUTPUT_TIMEOUT)
+}
+
+/// Like [`receive_output`], but gives up when all of it has not arrived within `timeout`: each chunk may
+/// take a while, but a peer could send small ones without end.
+fn receive_output_within(connection: &Connection, timeout: Duration) -> Result<String> {
+    let clock = Clock::start();
     let mut whole = String::new();
     loop {
-        let Message::Output { text, last } = receive(connection, REPLY_TIMEOUT)? else {
+        let left = timeout.saturating_sub(clock.elapsed());
+        let received = receive(connection, left.min(REPLY_TIMEOUT));
+        if clock.elapsed() >= timeout {
+            bail!("the peer's report has not arrived within {} s", timeout.as_secs_f64());
+        }
+        let Message::Output { text, last } = received? else {
             bail!("the peer sent an unexpected message");
         };
+        if text.is_empty() && !last {
+            bail!("the peer sent an empty chunk of a report");
+        }
         whole.push_str(&text);
         if whole.len() > MAX_OUTPUT {
             bail!("the peer's report is too long");
@@ -455,8 +477,8 @@ mod tests {
         assert!(serde_json::to_vec(&chunk).unwrap().len() < MAX_MESSAGE);
     }
 
-    #[test]
-    fn reports_above_the_maximum_length_are_rejected() {
+    /// Ends of signalling connections, one after the other, between the same endpoints.
+    fn signalling() -> impl FnMut() -> (Connection, Connection) {
         use openbats::{ClientOptions, Endpoint, Identity, Mode, ServerOptions, Trust};
         let identity = Identity::generate(&["localhost"]).unwrap();
         let options = ClientOptions::new(Trust::fingerprint(identity.fingerprint()));
@@ -464,7 +486,7 @@ mod tests {
         let server = Endpoint::builder().bind(([127, 0, 0, 1], 0).into()).server(server);
         let server = server.start().unwrap();
         let client = Endpoint::builder().bind(([127, 0, 0, 1], 0).into()).start().unwrap();
-        for (bytes, is_taken) in [(MAX_OUTPUT, true), (MAX_OUTPUT + 1, false)] {
+        move || {
             let connecting = client.connect(
                 server.local_addr(),
                 "localhost",
@@ -472,6 +494,15 @@ mod tests {
             );
             let near = connecting.wait_for(REPLY_TIMEOUT).unwrap().unwrap();
             let far = server.accept().wait_for(REPLY_TIMEOUT).unwrap().unwrap();
+            (near, far)
+        }
+    }
+
+    #[test]
+    fn reports_above_the_maximum_length_are_rejected() {
+        let mut connect = signalling();
+        for (bytes, is_taken) in [(MAX_OUTPUT, true), (MAX_OUTPUT + 1, false)] {
+            let (near, far) = connect();
             std::thread::scope(|scope| {
                 scope.spawn(|| send_output(&far, &"x".repeat(bytes)));
                 let report = receive_output(&near);
@@ -479,6 +510,36 @@ mod tests {
                 near.close(0, "");
             });
         }
+    }
+
+    /// Each chunk arrives long before the timeout for a message.
+    #[test]
+    fn a_report_without_an_end_is_given_up() {
+        let mut connect = signalling();
+        for (chunk, limit, why) in [
+            ("", Duration::from_secs(60), "empty chunk"),
+            ("x", Duration::from_millis(300), "not arrived"),
+        ] {
+            let (near, far) = connect();
+            let (done, ended) = std::sync::mpsc::channel();
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    let message = Message::Output { text: chunk.to_owned(), last: false };
+                    while send(&far, &message).is_ok() {
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                });
+                scope.spawn(|| done.send(receive_output_within(&near, limit)));
+                let report = ended.recv_timeout(Duration::from_secs(10));
+                near.close(0, "");
+                let error = report.expect("it waits for more").unwrap_err();
+                assert!(error.to_string().contains(why), "{chunk:?}: {error:#}");
+            });
+        }
+        // That of a test without results.
+        let (near, far) = connect();
+        send_output(&far, "").unwrap();
+        assert_eq!(receive_output(&near).unwrap(), "");
     }
 
     #[test]
