@@ -38,6 +38,10 @@ fn finish(id: u32, sent: u32, hash: &[u8; 32]) -> Vec<u8> {
     [&[19][..], &id.to_be_bytes(), &sent.to_be_bytes(), hash].concat()
 }
 
+fn checking(id: u32, bytes: u64) -> Vec<u8> {
+    [&[48][..], &id.to_be_bytes(), &bytes.to_be_bytes()].concat()
+}
+
 fn part_hash(content: &[u8], part: usize) -> [u8; 32] {
     use blake3::hazmat::HasherExt;
     let mut hasher = blake3::Hasher::new();
@@ -216,6 +220,71 @@ fn the_reply_to_an_offer_has_no_hashes_of_existing_content() {
 fn refusal(reply: &[u8]) -> String {
     assert_eq!((reply[0], reply[5]), (33, 3), "{reply:?}");
     String::from_utf8(reply[6..].to_vec()).unwrap()
+}
+
+/// They would look like progress, so that a transfer could last without end.
+#[test]
+fn messages_that_carry_nothing_violate_the_protocol() {
+    const SIZE: u64 = 2 * PART as u64;
+    let scratch = Scratch::new("hostile-nothing");
+    scratch.file("in/known", &content(SIZE as usize, 1));
+    let of_known = |bytes: &[u64]| bytes.iter().map(|&bytes| checking(1, bytes)).collect();
+    let cases: [(Vec<Vec<u8>>, Option<&str>, u64); 7] = [
+        (vec![data(0, 0, &[])], Some("data"), 0),
+        (vec![data(0, 0, &[7]), data(0, 0, &[])], Some("data"), 0),
+        (of_known(&[0]), Some("progress"), 0),
+        (of_known(&[SIZE + 1]), Some("more"), 0),
+        (of_known(&[SIZE, u64::MAX]), Some("more"), SIZE),
+        (of_known(&[SIZE - 1, 1]), None, SIZE),
+        // There is nothing to compare a new file with.
+        (vec![checking(0, 1)], None, 0),
+    ];
+    for (messages, why, counted) in cases {
+        let receiver = Receiver::new(scratch.incoming());
+        let checked = AtomicU64::new(0);
+        let observe = |progress: Progress<'_>| {
+            if let Progress::Checking { bytes, .. } = progress {
+                checked.fetch_add(bytes, Ordering::Relaxed);
+            }
+        };
+        let result = run_observed(&receiver, observe, |near| {
+            send(near, offer(0, SIZE, "new"));
+            send(near, offer(1, SIZE, "known"));
+            assert_eq!((reply(near)[5], reply(near)[5]), (0, 1), "all, and the hashes");
+            messages.iter().for_each(|message| send(near, message.clone()));
+        });
+        let violation = match &result {
+            Err(FileError::Protocol(violation)) => Some(*violation),
+            _ => None,
+        };
+        let is_expected = violation.map(|text| text.contains(why.unwrap_or("none")));
+        assert_eq!(is_expected, why.map(|_| true), "{why:?}: {result:?}");
+        assert_eq!(checked.into_inner(), counted, "{why:?}");
+    }
+}
+
+#[test]
+fn a_receiver_that_reads_a_file_without_end_makes_no_progress() {
+    let scratch = Scratch::new("hostile-reader");
+    let path = scratch.file("large", &content(PART, 1));
+    let sender = Sender::new(FileSet::collect([path]).unwrap());
+    let checked = AtomicU64::new(0);
+    let observe = |progress: Progress<'_>| {
+        if let Progress::Checking { bytes, .. } = progress {
+            checked.fetch_add(bytes, Ordering::Relaxed);
+        }
+    };
+    let (near, far) = connect(1);
+    std::thread::scope(|scope| {
+        let sending = scope.spawn(|| sender.run(&near[0], observe).wait_for(LIMIT).unwrap());
+        assert_eq!(reply(&far[0])[0], 16, "the offer");
+        for _ in 0..20 {
+            send(&far[0], checking(0, PART as u64));
+        }
+        send(&far[0], [&[33, 0, 0, 0, 0, 3][..], b"refused"].concat());
+        sending.join().unwrap().unwrap();
+    });
+    assert_eq!(checked.into_inner(), 4 * PART as u64);
 }
 
 /// Over several transfers, as a client repeats them.

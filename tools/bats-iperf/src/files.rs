@@ -17,10 +17,10 @@ use openbats::{Connection, Wait};
 use serde_json::{Value, json};
 
 use crate::cli::{Compression, Existing, Options};
-use crate::clock::Clock;
 use crate::console::Output;
 use crate::control::{Work, printable};
 use crate::port_probe::PortProbe;
+use crate::progress::{MIN_RATE, ProgressMeter};
 use crate::rate_limiter::RateLimiter;
 use crate::report::json::{self, TestInfo};
 use crate::server::Budgets;
@@ -33,6 +33,8 @@ const MAX_BARS: usize = 10;
 const MAX_RECORDS: usize = 20_000;
 /// Files up to this size have one part and use one stream.
 const ONE_STREAM_BYTES: u64 = 4 << 20;
+/// Longest time of a transfer to a server, without `--server-max-duration`: as that of a test.
+const LONGEST: Duration = Duration::from_secs(86_400);
 /// How often to check whether a transfer makes progress.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -257,12 +259,10 @@ struct TransferMonitor<'a> {
     max_records: usize,
     total: u64,
     transferred: AtomicU64,
-    clock: Clock,
+    progress: ProgressMeter,
     /// Interval between progress lines without a terminal; zero for none.
     line_interval: Duration,
     next_line: Mutex<Duration>,
-    /// When the last progress was made, in milliseconds.
-    progress_at: AtomicU64,
 }
 
 impl<'a> TransferMonitor<'a> {
@@ -286,25 +286,14 @@ impl<'a> TransferMonitor<'a> {
             max_records,
             total,
             transferred: AtomicU64::new(0),
-            clock: Clock::start(),
+            progress: ProgressMeter::start(),
             line_interval,
             next_line: Mutex::new(line_interval),
-            progress_at: AtomicU64::new(0),
         }
     }
 
-    fn now_ms(&self) -> u64 {
-        u64::try_from(self.clock.elapsed().as_millis()).unwrap_or(u64::MAX)
-    }
-
-    /// How long the transfer has made no progress.
-    fn idle_time(&self) -> Duration {
-        let progress_at = self.progress_at.load(Ordering::Relaxed);
-        Duration::from_millis(self.now_ms().saturating_sub(progress_at))
-    }
-
     fn on(&self, stream: usize, progress: Progress<'_>) {
-        self.progress_at.store(self.now_ms(), Ordering::Relaxed);
+        self.progress.on(progress);
         let Ok(mut files) = self.files.lock() else { return };
         match progress {
             Progress::Begin { id, name, size } => {
@@ -315,7 +304,7 @@ impl<'a> TransferMonitor<'a> {
                     }
                     _ => None,
                 };
-                files.insert(id, FileProgress { began: self.clock.elapsed(), size, bar });
+                files.insert(id, FileProgress { began: self.progress.elapsed(), size, bar });
             }
             Progress::Bytes { id, bytes } => {
                 if let Some(FileProgress { bar: Some(bar), .. }) = files.get(&id) {
@@ -326,7 +315,6 @@ impl<'a> TransferMonitor<'a> {
                     self.transferred.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
                 self.line(transferred);
             }
-            // Sender or receiver compares existing content; that counts as progress.
             Progress::Checking { .. } => {}
             Progress::End { id, report } => {
                 let seconds = match files.remove(&id) {
@@ -347,7 +335,7 @@ impl<'a> TransferMonitor<'a> {
     /// The time that a file took, which ends now. A stream sends small files without waiting for
     /// the receiver, one after the other: each begins when the previous one has ended.
     fn time_of(&self, stream: usize, file: &FileProgress) -> Duration {
-        let now = self.clock.elapsed();
+        let now = self.progress.elapsed();
         let previous = match self.finished_at.lock() {
             Ok(mut finished_at) => finished_at.insert(stream, now),
             Err(_) => None,
@@ -382,7 +370,7 @@ impl<'a> TransferMonitor<'a> {
         if self.bars.is_some() || self.line_interval.is_zero() {
             return;
         }
-        let now = self.clock.elapsed();
+        let now = self.progress.elapsed();
         let Ok(mut next) = self.next_line.lock() else { return };
         if now < *next {
             return;
@@ -416,13 +404,56 @@ fn new_bar(bars: &MultiProgress, name: &str, size: u64) -> ProgressBar {
     bar
 }
 
-/// Runs one thread for each connection, and closes all connections when the transfer makes no progress for
-/// `stall`, or when it has taken `longest`.
+/// When a transfer is given up.
+#[derive(Clone, Copy, Debug)]
+struct TransferLimits {
+    /// Longest time without progress.
+    stall: Duration,
+    /// Least bytes per second, over as long a time.
+    min_rate: u64,
+    longest: Option<Duration>,
+}
+
+impl TransferLimits {
+    /// Those of a server: a client that sends next to nothing would keep a place, and the free space that
+    /// it was promised.
+    fn of_server(options: &Options) -> Self {
+        // A server that receives no faster itself waits for half of that.
+        let own = options.server_bitrate_limit.map_or(u64::MAX, |limit| limit / 8 / 2);
+        Self {
+            stall: options.rcv_timeout,
+            min_rate: MIN_RATE.min(own),
+            longest: Some(options.server_max_duration.unwrap_or(LONGEST)),
+        }
+    }
+
+    /// Those of a client, whose user can end it.
+    fn of_client(options: &Options) -> Self {
+        Self { stall: options.rcv_timeout, min_rate: 0, longest: None }
+    }
+
+    /// Why the transfer is given up now, if it is.
+    fn exceeded(&self, progress: &ProgressMeter) -> Option<String> {
+        if progress.idle_time() > self.stall {
+            return Some("the transfer stalled".to_owned());
+        }
+        if progress.is_slower_than(self.min_rate, self.stall) {
+            return Some(format!("the transfer is slower than {} bytes/s", self.min_rate));
+        }
+        let is_over = self.longest.is_some_and(|longest| progress.elapsed() > longest);
+        is_over.then(|| {
+            "the longest time of a transfer to this server is over; \
+             another transfer continues where this one ended"
+                .to_owned()
+        })
+    }
+}
+
+/// Runs one thread for each connection, and closes all connections when the transfer exceeds `limits`.
 fn run_all(
     data_streams: &[DataStream],
     monitor: &TransferMonitor<'_>,
-    stall: Duration,
-    longest: Option<Duration>,
+    limits: TransferLimits,
     probe: Option<&PortProbe>,
     run: impl Fn(usize, &Connection) -> Result<(), FileError> + Sync,
 ) {
@@ -446,18 +477,10 @@ fn run_all(
             match ended.recv_timeout(CHECK_INTERVAL) {
                 Ok(()) => running -= 1,
                 Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) if monitor.idle_time() > stall => {
-                    connections.iter().for_each(|x| x.close(1, "the transfer stalled"));
-                }
-                Err(RecvTimeoutError::Timeout)
-                    if longest.is_some_and(|longest| monitor.clock.elapsed() > longest) =>
-                {
-                    let why = "the longest time of a transfer to this server is over; \
-                               another transfer continues where this one ended";
-                    connections.iter().for_each(|x| x.close(1, why));
-                }
                 Err(RecvTimeoutError::Timeout) => {
-                    if probe.is_some_and(|probe| probe.is_closed_and_silent(&connections)) {
+                    if let Some(why) = limits.exceeded(&monitor.progress) {
+                        connections.iter().for_each(|x| x.close(1, &why));
+                    } else if probe.is_some_and(|probe| probe.is_closed_and_silent(&connections)) {
                         let why = "the server has gone: its port is closed";
                         connections.iter().for_each(|x| x.close(1, why));
                     }
@@ -490,7 +513,8 @@ pub(crate) fn send(
         };
         monitor.end(id, file);
     }
-    run_all(data_streams, &monitor, options.rcv_timeout, None, probe, |stream, connection| {
+    let limits = TransferLimits::of_client(options);
+    run_all(data_streams, &monitor, limits, probe, |stream, connection| {
         sender.run(connection, |event| monitor.on(stream, event)).wait()
     });
     monitor.finish()
@@ -532,8 +556,8 @@ pub(crate) fn receive(
             .filter_map(DataStream::bytes_received)
             .fold(0_u64, |sum, x| sum.saturating_add(x))
     };
-    let (stall, longest) = (options.rcv_timeout, options.server_max_duration);
-    run_all(data_streams, &monitor, stall, longest, None, |stream, connection| {
+    let limits = TransferLimits::of_server(options);
+    run_all(data_streams, &monitor, limits, None, |stream, connection| {
         let observe = |event: Progress<'_>| {
             monitor.on(stream, event);
             if let (Some(limiter), Progress::Bytes { .. }) = (&limiter, event) {
@@ -618,10 +642,24 @@ mod tests {
         let monitor = TransferMonitor::new(&output, "sent", 1 << 40, &options, usize::MAX);
         let pause = Duration::from_millis(50);
         thread::sleep(pause);
-        let before = monitor.idle_time();
+        let before = monitor.progress.idle_time();
         assert!(before >= pause);
         monitor.on(0, Progress::Checking { id: 0, bytes: 1 });
-        assert!(monitor.idle_time() < before);
+        assert!(monitor.progress.idle_time() < before);
+    }
+
+    #[test]
+    fn a_server_limits_the_time_and_the_rate_of_transfers_by_default() {
+        let limits = |options: &str| {
+            let arguments = format!("bats_iperf -s --directory /tmp {options}");
+            TransferLimits::of_server(&cli::parse(arguments.split_whitespace()).unwrap().0)
+        };
+        let of_default = limits("");
+        assert_eq!((of_default.longest, of_default.min_rate), (Some(LONGEST), MIN_RATE));
+        let longest = limits("--server-max-duration 60").longest;
+        assert_eq!(longest, Some(Duration::from_secs(60)));
+        // It receives 125 bytes per second itself.
+        assert_eq!(limits("--server-bitrate-limit 1k").min_rate, 62);
     }
 
     /// Small files are queued at once and end one after the other.

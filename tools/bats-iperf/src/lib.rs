@@ -23,6 +23,7 @@ mod meter;
 mod path_fit;
 mod pidfile;
 mod port_probe;
+mod progress;
 mod rate_limiter;
 mod receiver;
 mod report;

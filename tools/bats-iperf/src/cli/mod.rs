@@ -169,7 +169,8 @@ pub(crate) struct Options {
     pub(crate) debug: bool,
 
     /// Idle timeout for receiving data: fail when a stream has received nothing, or a file transfer
-    /// has made no progress, for this long (milliseconds, or with a unit, such as 5s).
+    /// has made no progress, for this long (milliseconds, or with a unit, such as 5s). A server also ends a
+    /// file transfer that is slower than 500 bytes per second over this time.
     #[arg(long, value_name = "TIME", default_value = "120s", value_parser = parse_timeout)]
     pub(crate) rcv_timeout: Duration,
 
@@ -404,7 +405,7 @@ pub(crate) struct Options {
     pub(crate) server_bitrate_limit: Option<u64>,
 
     /// Deny tests longer than this many seconds, and tests without a time limit (-n, -k); end transfers of
-    /// files after this time. Another transfer continues where one was ended.
+    /// files after this time, by default 86400. Another transfer continues where one was ended.
     #[arg(long, value_name = "SECONDS", value_parser = parse_duration, help_heading = SERVER)]
     pub(crate) server_max_duration: Option<Duration>,
 

@@ -6,8 +6,10 @@ use std::process::{Child, Output};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use openbats::Wait;
 use serde_json::Value;
 
+use crate::misbehaving::{Attacker, LIMIT, READY, REQUEST, receive_json, receive_until_closed};
 use crate::support::{
     Scratch, Server, Tmpfs, client, free_port, noise, program, slow_client, text, wait_until,
 };
@@ -278,6 +280,44 @@ fn transfers_end_after_the_longest_time_and_can_be_continued() {
     let sent = report["files"][0]["sent_bytes"].as_u64().unwrap();
     assert!(sent <= 40_000_000 - (4 << 20), "{sent}");
     assert!(fs::read(scratch.0.join("in/file")).unwrap() == noise(40_000_000, 1));
+}
+
+/// It announces a large file, which has a place and free space promised, and then sends next to nothing.
+#[test]
+fn a_client_that_sends_next_to_nothing_keeps_no_place() {
+    const SIZE: u64 = 10_000_000;
+    let scratch = Scratch::new("next-to-nothing");
+    fs::write(scratch.0.join("in/known"), noise(SIZE as usize, 1)).unwrap();
+    let port = free_port();
+    let directory = scratch.path("in");
+    let _server = Server::start(port, &["--directory", &directory, "--rcv-timeout", "1000"]);
+    let attacker = Attacker::new(port);
+    let throughput =
+        REQUEST.find(r#"{"throughput""#).unwrap()..REQUEST.find(r#","title""#).unwrap();
+    let files = REQUEST.replace(&REQUEST[throughput], r#"{"files":{"count":3,"bytes":5}}"#);
+    let offer =
+        |name: &str| [&[16, 0, 0, 0, 0, 0][..], &SIZE.to_be_bytes(), name.as_bytes()].concat();
+    let data = |bytes: &[u8]| [&[17, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], bytes].concat();
+    let checking = [&[48, 0, 0, 0, 0][..], &1_u64.to_be_bytes()].concat();
+    for (name, message, end) in [
+        ("empty", data(&[]), "the transfer failed"),
+        ("bytes", data(&[7]), "slower than"),
+        ("known", checking, "slower than"),
+    ] {
+        let (control, connection) = attacker.join_test(&files);
+        control.send(READY).wait_for(LIMIT).unwrap().unwrap();
+        assert_eq!(receive_json(&control), "start", "{name}");
+        connection.send(offer(name)).wait_for(LIMIT).unwrap().unwrap();
+        let waiting = std::time::Instant::now();
+        while connection.send(message.clone()).wait_for(LIMIT).unwrap().is_ok() {
+            assert!(waiting.elapsed() < LIMIT, "{name}: the transfer goes on");
+            thread::sleep(Duration::from_millis(50));
+        }
+        let (_, reason) = receive_until_closed(&connection);
+        assert!(reason.contains(end), "{name}: {reason}");
+    }
+    fs::write(scratch.0.join("file"), noise(1_000, 2)).unwrap();
+    assert!(client(port, &["-f", &scratch.path("file")]).status.success());
 }
 
 /// Neither in a refusal nor in the copy of the server's output.

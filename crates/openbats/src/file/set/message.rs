@@ -231,6 +231,9 @@ impl Message {
                 if !fields.0.is_empty() {
                     return Err(FileError::Protocol("a message is too long"));
                 }
+                if bytes == 0 {
+                    return Err(FileError::Protocol("a report of progress without any"));
+                }
                 Self::Checking(bytes)
             }
             OFFER_REPLY => {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::budget::StorageBudget;
@@ -84,6 +84,8 @@ struct Asked {
     partial: Option<Arc<IncomingFile>>,
     /// The hashes have arrived. Each offer causes one comparison.
     is_answered: AtomicBool,
+    /// Bytes that the sender has read for the hashes, as it says.
+    checked: AtomicU64,
 }
 
 impl Asked {
@@ -93,6 +95,19 @@ impl Asked {
         match self.is_answered.load(Ordering::Acquire) {
             true => Err(FileError::Protocol("a file is being compared already")),
             false => Ok(()),
+        }
+    }
+
+    /// Counts bytes that the sender has read for the hashes.
+    ///
+    /// # Errors
+    /// They are more than the file has.
+    fn on_checking(&self, bytes: u64) -> Result<(), FileError> {
+        let size = self.offer.size;
+        let sum = |checked: u64| checked.checked_add(bytes).filter(|sum| *sum <= size);
+        match self.checked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(FileError::Protocol("more of a file was read than it has")),
         }
     }
 }
@@ -299,7 +314,9 @@ impl Receiver {
                 FileState::Open(..) => Err(FileError::Protocol("hashes that were not requested")),
             },
             Message::Checking(bytes) => {
-                if matches!(self.file_state(id)?, FileState::Open(..) | FileState::Asked(_)) {
+                // The sender reads a file for the hashes only, once.
+                if let FileState::Asked(asked) = self.file_state(id)? {
+                    asked.on_checking(bytes)?;
                     observe(Progress::Checking { id, bytes });
                 }
                 Ok(None)
@@ -364,8 +381,8 @@ impl Receiver {
         let is_immediate = offer.is_immediate;
         let ask = |offer, target, parts: PartSet, partial| {
             let reply = Message::OfferReply(OfferReply::Hashes(parts.clone()));
-            let asked =
-                Asked { offer, target, parts, partial, is_answered: AtomicBool::new(false) };
+            let (is_answered, checked) = (AtomicBool::new(false), AtomicU64::new(0));
+            let asked = Asked { offer, target, parts, partial, is_answered, checked };
             self.lock().set_state(id, FileState::Asked(Arc::new(asked)));
             Ok(OfferHandling::OfferReply(Some(reply)))
         };
@@ -463,6 +480,10 @@ impl Receiver {
         let decoded = compress::decode(encoding, bytes)?;
         let decoded = decoded.as_deref().unwrap_or(bytes);
         let count = decoded.len() as u64;
+        if count == 0 {
+            // It would look like progress, without end.
+            return Err(FileError::Protocol("data without content"));
+        }
         if decoded.len() > CHUNK || current.at + count > current.incoming.layout.len(part) {
             return Err(FileError::Protocol("more data than announced"));
         }

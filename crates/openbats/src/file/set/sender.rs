@@ -21,6 +21,9 @@ use crate::file::{CHUNK, FileError};
 /// Files up to this size are sent with their offer: to wait for the receiver's reply would take
 /// longer.
 const MAX_IMMEDIATE: u64 = CHUNK as u64;
+/// How often a receiver reads the content of a file at most: to compare what exists, to find the parts that it
+/// has, for SHA-256, and to compare a file that has appeared meanwhile.
+const READS: u64 = 4;
 
 /// Sends a set of files and directories. All connections of a transfer share it.
 #[derive(Debug)]
@@ -41,6 +44,8 @@ struct State {
     unsettled: usize,
     /// Bytes sent of each entry.
     sent: Vec<u64>,
+    /// Bytes of each entry that the receiver has read, as it says.
+    checked: Vec<u64>,
     /// Hashes of the files that are finished or wait for their verdict.
     hashes: Vec<Option<[u8; 32]>>,
     /// Connections that wait for a job.
@@ -83,6 +88,7 @@ impl Sender {
             reports: vec![None; count],
             unsettled: count,
             sent: vec![0; count],
+            checked: vec![0; count],
             hashes: vec![None; count],
             idle: Vec::new(),
         };
@@ -242,7 +248,7 @@ impl Sender {
             Message::OfferReply(reply) => return Ok(Some((id, reply))),
             Message::Verdict(verdict) => verdict,
             Message::Checking(bytes) => {
-                if !self.is_settled(id) {
+                if !self.is_settled(id) && self.count_read(id, bytes) {
                     observe(Progress::Checking { id, bytes });
                 }
                 return Ok(None);
@@ -269,6 +275,20 @@ impl Sender {
         }
         self.settle(id, outcome, observe);
         Ok(None)
+    }
+
+    /// Counts bytes of a file that the receiver has read; returns whether it can have read as many: more
+    /// would be progress without end.
+    fn count_read(&self, id: u32, bytes: u64) -> bool {
+        let most = self.entry(id).map_or(0, |entry| entry.size.saturating_mul(READS));
+        let mut state = self.lock();
+        let Some(checked) = state.checked.get_mut(id as usize) else { return false };
+        let sum = checked.saturating_add(bytes);
+        let is_possible = sum <= most;
+        if is_possible {
+            *checked = sum;
+        }
+        is_possible
     }
 
     fn settle(&self, id: u32, outcome: Outcome, observe: &impl Fn(Progress<'_>)) {
