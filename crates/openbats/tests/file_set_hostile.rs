@@ -229,7 +229,8 @@ fn messages_that_carry_nothing_violate_the_protocol() {
     let scratch = Scratch::new("hostile-nothing");
     scratch.file("in/known", &content(SIZE as usize, 1));
     let of_known = |bytes: &[u64]| bytes.iter().map(|&bytes| checking(1, bytes)).collect();
-    let cases: [(Vec<Vec<u8>>, Option<&str>, u64); 7] = [
+    type Case = (Vec<Vec<u8>>, Option<&'static str>, u64);
+    let cases: [Case; 7] = [
         (vec![data(0, 0, &[])], Some("data"), 0),
         (vec![data(0, 0, &[7]), data(0, 0, &[])], Some("data"), 0),
         (of_known(&[0]), Some("progress"), 0),
