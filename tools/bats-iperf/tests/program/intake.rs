@@ -308,9 +308,10 @@ fn a_client_that_sends_next_to_nothing_keeps_no_place() {
         control.send(READY).wait_for(LIMIT).unwrap().unwrap();
         assert_eq!(receive_json(&control), "start", "{name}");
         connection.send(offer(name)).wait_for(LIMIT).unwrap().unwrap();
-        let waiting = std::time::Instant::now();
+        let mut sent = 0;
         while connection.send(message.clone()).wait_for(LIMIT).unwrap().is_ok() {
-            assert!(waiting.elapsed() < LIMIT, "{name}: the transfer goes on");
+            sent += 1;
+            assert!(sent < 400, "{name}: the transfer goes on for 20 s");
             thread::sleep(Duration::from_millis(50));
         }
         let (_, reason) = receive_until_closed(&connection);

@@ -135,9 +135,10 @@ fn a_client_that_sends_messages_without_a_hello_is_closed() {
     subscriber.wait_for_errors("Waiting to discover");
     for mode in [Mode::Brtp, Mode::Btp, Mode::Quic] {
         let (_endpoint, connection) = client(&domain, mode);
-        let waiting = std::time::Instant::now();
+        let mut sent = 0;
         while connection.close_reason().is_none() {
-            assert!(waiting.elapsed() < Duration::from_secs(20), "{mode:?}: it goes on");
+            sent += 1;
+            assert!(sent < 20_000, "{mode:?}: it goes on for 20 s");
             let _ = connection.try_send(&b"x"[..]);
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -164,9 +165,10 @@ fn a_subscriber_that_floods_a_waiting_publisher_is_closed() {
     let connection = connection.expect("the publisher connects").unwrap();
     connection.send(announced).wait().unwrap();
     let flooding = std::thread::spawn(move || {
-        let sending = std::time::Instant::now();
+        let mut sent = 0;
         while connection.send(&b"x"[..]).wait().is_ok() {
-            assert!(sending.elapsed() < Duration::from_secs(30), "the publisher takes all of it");
+            sent += 1;
+            assert!(sent < 10_000_000, "the publisher takes all of it");
         }
         connection.close_reason().unwrap().to_string()
     });
