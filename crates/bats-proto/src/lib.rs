@@ -14,6 +14,7 @@ pub mod config;
 pub mod congestion;
 pub mod connection;
 pub mod crypto;
+mod datagram;
 pub mod endpoint;
 pub mod error;
 pub mod event;

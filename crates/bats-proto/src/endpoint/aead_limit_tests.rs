@@ -131,12 +131,12 @@ impl Pair {
 #[test]
 fn forged_packets_over_all_key_updates_close_the_connection_at_the_integrity_limit() {
     let mut pair = Pair::new();
-    pair.connection(SERVER).expect("it is open").leave_forged_packets(3);
+    pair.connection(SERVER).expect("it is open").link_mut().leave_forged_packets(3);
     for updates in 1..=2 {
         pair.send(20, true);
         pair.forge();
         assert_eq!(pair.closed[SERVER], [], "{updates} of 3");
-        pair.connection(CLIENT).expect("it is open").leave_sealed_packets(0, true);
+        pair.connection(CLIENT).expect("it is open").link_mut().leave_sealed_packets(0, true);
         pair.send(20, true);
         assert_eq!((pair.key_updates(CLIENT), pair.key_updates(SERVER)), (updates, updates));
     }
@@ -151,10 +151,10 @@ fn sender_whose_keys_cannot_be_updated_closes_the_connection_at_the_confidential
     let mut pair = Pair::new();
     pair.send(20, true);
     // The update cannot be confirmed: the peer hears nothing.
-    pair.connection(CLIENT).expect("it is open").leave_sealed_packets(0, true);
+    pair.connection(CLIENT).expect("it is open").link_mut().leave_sealed_packets(0, true);
     pair.send(2, false);
     assert_eq!((pair.key_updates(CLIENT), pair.key_updates(SERVER)), (1, 0));
-    pair.connection(CLIENT).expect("it is open").leave_sealed_packets(3, false);
+    pair.connection(CLIENT).expect("it is open").link_mut().leave_sealed_packets(3, false);
     pair.sent[CLIENT].clear();
     let mut sent = 0;
     for _ in 0..10 {

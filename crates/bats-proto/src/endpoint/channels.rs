@@ -29,7 +29,7 @@ impl Endpoint {
         _now: Timestamp,
         handle: ConnectionHandle,
     ) -> Result<ChannelId, ChannelError> {
-        self.with_channels(handle, Connection::open_channel)
+        self.with_channels(handle, |connection| connection.channels()?.open_channel())
     }
 
     /// The next channel that the peer has opened; `None` until
@@ -42,7 +42,7 @@ impl Endpoint {
         &mut self,
         handle: ConnectionHandle,
     ) -> Result<Option<ChannelId>, ChannelError> {
-        self.with_channels(handle, Connection::accept_channel)
+        self.with_channels(handle, |connection| Ok(connection.channels()?.accept_channel()))
     }
 
     /// Queues as many bytes for a channel as there is room for; returns their number.
@@ -71,7 +71,7 @@ impl Endpoint {
         handle: ConnectionHandle,
         id: ChannelId,
     ) -> Result<(), ChannelError> {
-        self.with_channels(handle, |connection| connection.check_channel_room(id))
+        self.with_channels(handle, |connection| connection.channels()?.check_room(id))
     }
 
     /// Copies received bytes of a channel to `out` and returns their number; `None` at the end.
@@ -87,7 +87,7 @@ impl Endpoint {
         id: ChannelId,
         out: &mut [u8],
     ) -> Result<Option<usize>, ChannelError> {
-        self.with_channels(handle, |connection| connection.read_channel(id, out))
+        self.with_channels(handle, |connection| connection.channels()?.read(id, out))
     }
 
     /// Ends the sending direction of a channel after the bytes written.
@@ -107,7 +107,7 @@ impl Endpoint {
     /// gets the code instead of the end. No effect after the end was sent.
     pub fn reset_channel(&mut self, handle: ConnectionHandle, id: ChannelId, code: u64) {
         let call = |connection: &mut Connection| {
-            connection.reset_channel(id, code);
+            connection.channels()?.reset(id, code);
             Ok(())
         };
         let _ = self.with_channels(handle, call);
@@ -117,7 +117,7 @@ impl Endpoint {
     /// code when it writes.
     pub fn stop_channel(&mut self, handle: ConnectionHandle, id: ChannelId, code: u64) {
         let call = |connection: &mut Connection| {
-            connection.stop_channel(id, code);
+            connection.channels()?.stop(id, code);
             Ok(())
         };
         let _ = self.with_channels(handle, call);
@@ -135,7 +135,7 @@ impl Endpoint {
         id: ChannelId,
         weight: u8,
     ) -> Result<(), ChannelError> {
-        self.with_channels(handle, |connection| connection.set_channel_weight(id, weight))
+        self.with_channels(handle, |connection| connection.channels()?.set_weight(id, weight))
     }
 
     /// Lets the peer send on a channel up to one part in `share` (1 to 255) of the bytes that all channels
@@ -150,7 +150,7 @@ impl Endpoint {
         id: ChannelId,
         share: u8,
     ) -> Result<(), ChannelError> {
-        self.with_channels(handle, |connection| connection.set_channel_receive_share(id, share))
+        self.with_channels(handle, |connection| connection.channels()?.set_receive_share(id, share))
     }
 
     /// Counters and credit of a channel.
@@ -164,6 +164,6 @@ impl Endpoint {
         id: ChannelId,
     ) -> Result<ChannelStats, ChannelError> {
         let connection = self.connections.get_mut(&handle).ok_or(ChannelError::Closed)?;
-        connection.channel_stats(id)
+        connection.channels()?.stats(id)
     }
 }

@@ -8,7 +8,8 @@ use bats_types::Timestamp;
 
 use super::admission::Account;
 use super::{ConnectionHandle, EXPECTED_CONNECTIONS, Endpoint};
-use crate::connection::{Connection, min_receive_budget};
+use crate::connection::Connection;
+use crate::session::min_receive_budget;
 
 /// Connections that may get more memory when another one gives some back. It bounds the work.
 const RAISED_AT_ONCE: usize = 8;
@@ -39,7 +40,10 @@ pub(super) enum MemoryChange {
 }
 
 fn account_of(connection: &Connection) -> Account {
-    Account { charged: connection.memory(), least: min_receive_budget(connection.config()) }
+    Account {
+        charged: connection.session().memory(),
+        least: min_receive_budget(connection.config()),
+    }
 }
 
 impl Endpoint {
@@ -47,7 +51,7 @@ impl Endpoint {
     pub(super) fn charge_base(&mut self, handle: ConnectionHandle, wanted: usize) {
         let Some(connection) = self.connections.get(&handle) else { return };
         self.memory.add(account_of(connection));
-        if connection.memory_limit() < wanted {
+        if connection.session().memory_limit() < wanted {
             self.memory_shares.wanted.insert(handle, wanted);
         }
     }
@@ -55,7 +59,7 @@ impl Endpoint {
     /// Reserves the base of a new connection whose peer has not validated its address.
     pub(super) fn reserve_base(&mut self, handle: ConnectionHandle, wanted: usize) {
         let Some(connection) = self.connections.get(&handle) else { return };
-        let base = connection.memory();
+        let base = connection.session().memory();
         self.memory.reserve(base);
         self.memory_shares.reserved.insert(handle, (wanted, base));
     }
@@ -94,7 +98,7 @@ impl Endpoint {
         let Some(&wanted) = self.memory_shares.wanted.get(&handle) else { return false };
         let others = self.expected_connections();
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
-        let (account, limit) = (account_of(connection), connection.memory_limit());
+        let (account, limit) = (account_of(connection), connection.session().memory_limit());
         // As if it began now.
         self.memory.remove(account);
         let raised = self.memory.limit(wanted, account.least, others).unwrap_or(limit);
@@ -122,7 +126,8 @@ impl Endpoint {
         let others = self.expected_connections();
         let Some(connection) = self.connections.get_mut(&handle) else { return MemoryChange::None };
         let Some(needed) = connection.memory_demand() else { return MemoryChange::None };
-        let (account, was_short) = (account_of(connection), connection.is_short_of_memory());
+        let (account, was_short) =
+            (account_of(connection), connection.session().is_short_of_memory());
         let present = account.charged;
         // Half as much again, so that a steady flow does not change it all the time.
         let is_less = needed + needed / 2 < present;
@@ -132,7 +137,7 @@ impl Endpoint {
             // A connection that was short stays so until there is memory in reserve. Otherwise it
             // would give credit for which there is no memory.
             let reserve = if was_short { present * 2 } else { 0 };
-            let target = needed.max(reserve.min(connection.memory_limit()));
+            let target = needed.max(reserve.min(connection.session().memory_limit()));
             let granted = self.memory.raise(account, target, others);
             (granted.min(needed).max(present), granted < target)
         } else {
@@ -158,7 +163,9 @@ impl Endpoint {
     pub(super) fn balance_memory(&mut self, now: Timestamp, handle: ConnectionHandle) -> bool {
         let change = self.adjust_memory(now, handle);
         let waits = |connections: &BTreeMap<ConnectionHandle, Box<Connection>>| {
-            connections.get(&handle).is_some_and(|connection| connection.waits_for_charge())
+            connections
+                .get(&handle)
+                .is_some_and(|connection| connection.session().waits_for_charge())
         };
         // Each step raises the charge, at most to the limit of the connection.
         while change == MemoryChange::More && waits(&self.connections) {

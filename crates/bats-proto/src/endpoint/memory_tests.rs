@@ -84,7 +84,7 @@ fn first_part(client: &mut MisbehavingClient, length: u64) -> Vec<u8> {
 }
 
 fn budget(server: &Endpoint, handle: ConnectionHandle) -> usize {
-    server.connections.get(&handle).expect("it is open").memory()
+    server.connections.get(&handle).expect("it is open").session().memory()
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn spoofed_first_flights_are_promised_no_memory() {
     assert_eq!(server.connection_count(), 32);
     assert_eq!(server.endpoint_stats().memory_promised, 0);
     let honest = establish(&mut server, 7);
-    let limit = server.connections.get(&honest).expect("it is open").memory_limit();
+    let limit = server.connections.get(&honest).expect("it is open").session().memory_limit();
     assert_eq!(limit, WANTED, "no lower for the spoofed ones");
     assert_eq!(budget(&server, honest), BASE_MEMORY);
     assert_eq!(server.endpoint_stats().memory_promised, BASE_MEMORY as u64);
@@ -110,7 +110,8 @@ fn charges_never_exceed_the_budget_and_limits_rise_when_others_end() {
     let total = 256 << 20;
     let mut server = server(total);
     let charged = |server: &Endpoint| {
-        let charged = server.connections.values().map(|connection| connection.memory() as u64);
+        let charged =
+            server.connections.values().map(|connection| connection.session().memory() as u64);
         let sum: u64 = charged.sum();
         assert_eq!(server.endpoint_stats().memory_promised, sum);
         assert!(sum <= total, "{sum}");
@@ -122,7 +123,7 @@ fn charges_never_exceed_the_budget_and_limits_rise_when_others_end() {
         deliver(&mut server, number << 16, client.finished().expect("the server has answered"));
         handles.extend(drain(&mut server, &mut client));
         // Half of its limit is charged when a message of that length begins.
-        let limit = server.connections[&handles[handles.len() - 1]].memory_limit();
+        let limit = server.connections[&handles[handles.len() - 1]].session().memory_limit();
         let message = first_part(&mut client, limit as u64 / 2);
         deliver(&mut server, number << 16, message);
         drain(&mut server, &mut client);
@@ -130,7 +131,7 @@ fn charges_never_exceed_the_budget_and_limits_rise_when_others_end() {
         charged(&server);
     }
     let last = establish(&mut server, 99 << 16);
-    let limit = |server: &Endpoint| server.connections[&last].memory_limit();
+    let limit = |server: &Endpoint| server.connections[&last].session().memory_limit();
     let low = limit(&server);
     assert!(low < WANTED / 4 && charged(&server) > 80 << 20, "{low}");
     let mut unused = MisbehavingClient::new(99);

@@ -20,7 +20,6 @@ mod unauthenticated;
 mod unreachable_port;
 
 use core::net::{IpAddr, SocketAddr};
-use core::num::NonZeroU32;
 use core::time::Duration;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -33,12 +32,13 @@ use rand_chacha::ChaCha20Rng;
 use rustc_hash::FxHashMap;
 
 use crate::config::{ClientConfig, EndpointConfig, Mode, PeerLimits, TransportConfig};
-use crate::connection::{
-    Connection, Role, Setup, local_parameters, min_receive_budget, receive_budget,
-};
+use crate::connection::{Connection, Setup};
+pub use crate::datagram::{Local, Received, Transmit};
 use crate::error::{CloseReason, ConnectError, SendError};
 use crate::event::Event;
 use crate::handshake::{Handshake, ServerCrypto};
+use crate::link::Role;
+use crate::session::{local_parameters, min_receive_budget, receive_budget};
 use crate::stats::{ConnectionStats, EndpointStats};
 use crate::wire::long_header::ORIGINAL_CID_LEN;
 use crate::wire::parameters::TransportParameters;
@@ -54,29 +54,6 @@ use stateless_reset::StatelessResets;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionHandle(pub u64);
 
-/// A datagram received from the network.
-#[derive(Debug)]
-pub struct Received<'a> {
-    /// Sender's address.
-    pub remote: SocketAddr,
-    /// Local address that it was sent to, if the driver knows it.
-    pub local_ip: Option<IpAddr>,
-    /// The two ECN bits of the IP header.
-    pub ecn: u8,
-    /// UDP payload; decrypted in place.
-    pub payload: &'a mut [u8],
-}
-
-/// Where the packets of a connection leave from. The default leaves the choice to the system.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Local {
-    /// Local address.
-    pub ip: Option<IpAddr>,
-    /// Index of the network interface that all packets leave through. It holds for the whole connection:
-    /// while there is no such interface, the packets are lost.
-    pub interface: Option<NonZeroU32>,
-}
-
 /// An input from the driver.
 #[derive(Debug)]
 pub enum Input<'a> {
@@ -84,25 +61,6 @@ pub enum Input<'a> {
     Datagram(Received<'a>),
     /// The time of the last [`Output::Timeout`] has come.
     Timeout,
-}
-
-/// Datagrams to send, each of `segment_size` bytes except the last, which may be shorter. Their
-/// bytes are in the buffer passed to `poll`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transmit {
-    /// Destination address.
-    pub remote: SocketAddr,
-    /// Local address to send from, if it matters.
-    pub local_ip: Option<IpAddr>,
-    /// Index of the only network interface to send through. A driver that cannot do so, or finds no such
-    /// interface, must not send.
-    pub interface: Option<NonZeroU32>,
-    /// The two ECN bits.
-    pub ecn: u8,
-    /// Bytes of each datagram except the last.
-    pub segment_size: usize,
-    /// Bytes of all datagrams.
-    pub len: usize,
 }
 
 /// An output for the driver.

@@ -12,11 +12,13 @@ use rand::Rng;
 
 use super::{ConnectionHandle, Endpoint, Received};
 use crate::config::ClientConfig;
-use crate::connection::{Connection, FirstLink, PacketSource, RelayInput};
+use crate::connection::Connection;
 use crate::error::ConnectError;
+use crate::link::{PacketSource, RelayInput};
 use crate::relay::{
     FlowStatus, LinkId, LinkPolicy, LinkQueue, LinkView, Relay, RelayConfig, RelayEvent, RelayStats,
 };
+use crate::session::FirstLink;
 use crate::wire::batch_rank::BatchRank;
 use crate::wire::flow::{FlowKey, NodeId};
 use crate::wire::no_route::NoRoute;
@@ -151,8 +153,12 @@ impl LinkPackets<'_> {
         let Some(session) = handle.and_then(|handle| self.connections.get(handle)) else {
             return false;
         };
-        session.has_assigned(self.link.0)
-            || relay.is_worthwhile(key.destination, self.link, session.end_to_end_backlog())
+        session.session().has_assigned(self.link.0)
+            || relay.is_worthwhile(
+                key.destination,
+                self.link,
+                session.session().end_to_end_backlog(),
+            )
     }
 
     /// Sessions with data in round-robin order, beginning after the one that sent last.
@@ -290,7 +296,7 @@ impl Endpoint {
         if !connection.is_established() || connection.flow_key().is_some() {
             return false;
         }
-        connection.admit();
+        connection.link_mut().admit();
         let feedback = connection.peer_reports_batches();
         relay_node.relay.add_link(LinkId(link.0), feedback);
         relay_node.relay.set_policy(LinkId(link.0), policy);
@@ -372,7 +378,7 @@ impl Endpoint {
 
     /// Whether the peer of an established connection answers.
     pub fn is_responsive(&self, now: Timestamp, handle: ConnectionHandle) -> bool {
-        self.connections.get(&handle).is_some_and(|link| link.link_view(now).alive)
+        self.connections.get(&handle).is_some_and(|link| link.link().link_view(now).alive)
     }
 
     /// Lets other links send the symbols that sessions have reserved for a link.
@@ -380,7 +386,7 @@ impl Endpoint {
         let Some(relay_node) = &self.relay_node else { return };
         for handle in relay_node.sessions.values().copied().collect::<Vec<_>>() {
             if let Some(session) = self.connections.get_mut(&handle) {
-                session.release_assigned(link.0);
+                session.session_mut().release_assigned(link.0);
             }
             self.mark_dirty(handle);
         }
@@ -389,7 +395,9 @@ impl Endpoint {
     /// Avoids the link of a polluting path, if the session's peer has reported pollution.
     pub(super) fn avoid_polluting_link(&mut self, now: Timestamp, handle: ConnectionHandle) {
         let Some(session) = self.connections.get_mut(&handle) else { return };
-        let (Some(key), Some(link)) = (session.flow_key(), session.take_polluting_link()) else {
+        let (Some(key), Some(link)) =
+            (session.flow_key(), session.session_mut().take_polluting_link())
+        else {
             return;
         };
         let Some(relay_node) = &mut self.relay_node else { return };
@@ -405,10 +413,10 @@ impl Endpoint {
         else {
             return;
         };
-        if !link.is_admitted() {
+        if !link.link().is_admitted() {
             return;
         }
-        let (id, view) = (LinkId(handle.0), link.link_view(now));
+        let (id, view) = (LinkId(handle.0), link.link().link_view(now));
         let was_alive = relay_node.relay.is_alive(id);
         relay_node.relay.set_view(now, id, &view);
         if relay_node.relay.is_alive(id) == was_alive {
@@ -481,12 +489,12 @@ impl Endpoint {
         else {
             return;
         };
-        if !link.is_admitted() {
+        if !link.link().is_admitted() {
             return;
         }
         let id = LinkId(handle.0);
-        let view = link.link_view(now);
-        while let Some(input) = link.pop_relay_input() {
+        let view = link.link().link_view(now);
+        while let Some(input) = link.link_mut().pop_relay_input() {
             match input {
                 RelayInput::Report(report) => relay_node.relay.on_report(now, id, &view, &report),
                 RelayInput::Packet(kind, payload) => {
@@ -581,7 +589,7 @@ impl Endpoint {
 
     pub(super) fn wake_link(&mut self, handle: ConnectionHandle) {
         if let Some(link) = self.connections.get_mut(&handle) {
-            link.wake_packet_source();
+            link.link_mut().wake_packet_source();
             self.mark_dirty(handle);
         }
     }
@@ -593,7 +601,7 @@ impl Endpoint {
         handle: ConnectionHandle,
         buffer: &mut Vec<u8>,
     ) -> Option<super::Transmit> {
-        let admitted = self.connections.get(&handle).is_some_and(|c| c.is_admitted());
+        let admitted = self.connections.get(&handle).is_some_and(|c| c.link().is_admitted());
         // An unresponsive link must not get the packets reserved for it.
         self.update_link_state(now, handle);
         self.release_unresponsive_links();

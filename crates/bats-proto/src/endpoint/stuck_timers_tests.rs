@@ -40,7 +40,7 @@ fn connection_with_a_stuck_timer_is_closed_with_an_internal_error() {
     };
     let (stuck, other) = (connect(&mut endpoint), connect(&mut endpoint));
     assert!(drain(&mut endpoint, now).0.is_some_and(|at| at > now));
-    endpoint.connections.get_mut(&stuck).expect("it is open").arm_stuck_timer(now);
+    endpoint.connections.get_mut(&stuck).expect("it is open").link_mut().arm_stuck_timer(now);
     endpoint.mark_dirty(stuck);
     let (mut next, mut reason) = drain(&mut endpoint, now);
     let mut handled = 0;

@@ -6,9 +6,11 @@ use rand::Rng;
 use super::stateless_reset::ANY_CID;
 use super::{ConnectionHandle, Endpoint, Local, Received};
 use crate::config::{PresharedKey, ServerConfig};
-use crate::connection::{Role, Setup, receive_budget};
+use crate::connection::Setup;
 use crate::error::ConnectError;
 use crate::handshake::{self, FirstPacket, Handshake, ServerCrypto, ServerStart};
+use crate::link::Role;
+use crate::session::receive_budget;
 use crate::wire::parameters::TransportParameters;
 
 /// Stateless answers (Retry, version negotiation) that wait for the driver. More are dropped; the

@@ -1,11 +1,28 @@
-//! One link: packet numbers, acknowledgements, loss detection, round-trip time, path MTU.
+//! A link: one hop with one neighbour. It has handshake, keys, packet numbers, acknowledgements, loss detection,
+//! round-trip time, path MTU, congestion control and migration. What it transports is the concern of the
+//! session above it, a [`LinkSession`], and of the relay, a [`PacketSource`].
 
+mod acks;
+mod activity;
+mod blackout_pacing;
+mod closing;
+mod congestion;
+mod control;
+mod early;
+mod fragments;
+mod ids;
 /// Loss and burst estimate.
 pub mod loss;
 /// Path MTU discovery.
 pub mod mtu;
+mod outgoing;
+mod path;
+mod probing;
+mod protection;
+mod receive;
 /// Replay window and acknowledgement ranges.
 pub mod received;
+mod relayed;
 mod replay_window;
 pub(crate) mod report_budget;
 /// Round-trip time.
@@ -14,3 +31,746 @@ pub mod rtt;
 pub mod sent;
 #[cfg(test)]
 mod sent_tests;
+mod session_interface;
+mod stall_detector;
+mod state;
+mod timer;
+mod transmit;
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
+use std::sync::Arc;
+
+use bats_types::{STUCK_TIMER, Timestamp};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+pub(crate) use relayed::{PacketSource, RelayInput};
+pub(crate) use session_interface::{
+    LinkCapacity, LinkRtt, LinkSession, SessionFailure, SessionFrames,
+};
+pub(crate) use timer::{earlier, take_expired};
+
+use crate::config::{CongestionAlgorithm, TransportConfig};
+use crate::datagram::Local;
+use crate::error::CloseReason;
+use crate::flow::PathView;
+use crate::handshake::{Handshake, RetransmitTimers};
+use crate::relay::LinkView;
+use crate::stats::ConnectionStats;
+use crate::wire::flow::NodeId;
+use crate::wire::parameters::TransportParameters;
+use crate::wire::stateless_reset::RESET_TOKEN_LEN;
+
+use acks::Acknowledgements;
+use activity::Activity;
+use closing::{CloseText, Closing};
+use congestion::Congestion;
+use control::LinkControl;
+use early::EarlyPackets;
+use fragments::FragmentAssembly;
+use ids::ConnectionIds;
+use mtu::{BLACK_HOLE_LOSSES, MtuDiscovery};
+use outgoing::Outgoing;
+use path::Path;
+use probing::{Outstanding, Probing};
+use protection::PacketProtection;
+use relayed::Relayed;
+use report_budget::RangeBudget;
+use rtt::RttEstimator;
+use sent::SentPackets;
+use state::State;
+
+/// Bounds of the acknowledgement delay. Between them it is 1/48 of the minimum RTT, so that a rate
+/// change shows within a small part of a round trip.
+const MIN_ACK_DELAY: Duration = Duration::from_micros(500);
+const MAX_ACK_DELAY: Duration = Duration::from_millis(3);
+/// Longest time that a closed connection answers late packets. Without this bound, a peer that
+/// withholds acknowledgements (which inflates the RTT estimate) could keep it open for minutes.
+const MAX_LINGER: Duration = Duration::from_secs(10);
+/// Probe timeout of end-to-end sessions, as a multiple of a link's.
+const END_TO_END_PROBE_FACTOR: u32 = 3;
+/// Least number of probes of an end-to-end session per idle timeout, whatever its RTT estimate.
+const END_TO_END_PROBES: u32 = 8;
+/// Time without an answer, in probe timeouts, after which a link counts as unresponsive.
+const UNRESPONSIVE_TIMEOUTS: u32 = 3;
+/// Number of packets with overdue acknowledgements from which on a link is potentially failed (RFC
+/// 7829). With a loss of one third in both directions this happens by chance once in 1,000 times.
+const OVERDUE_PACKETS: usize = 8;
+/// Least delay of the last of these acknowledgements: the larger of this time and this number of
+/// acknowledgement intervals.
+const OVERDUE_TIME: Duration = Duration::from_millis(10);
+const OVERDUE_INTERVALS: u32 = 8;
+
+/// Which end of the connection this is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Client,
+    Server,
+}
+
+/// What leads to the neighbour of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Transport {
+    /// A network: the link has an address, a path MTU and congestion control.
+    Network,
+    /// The links of the relay, for an end-to-end session: they transport its coded packets, and have path MTU and
+    /// congestion control. Handshake and control packets are sent as end-to-end packets.
+    Relays,
+}
+
+/// Everything needed to create a link.
+#[derive(Debug)]
+pub(crate) struct LinkSetup {
+    pub(crate) role: Role,
+    pub(crate) transport: Transport,
+    pub(crate) config: Arc<TransportConfig>,
+    pub(crate) remote: SocketAddr,
+    pub(crate) local: Local,
+    pub(crate) local_cid: [u8; 4],
+    pub(crate) handshake: Handshake,
+    pub(crate) seed: [u8; 32],
+}
+
+/// Counters of a link that none of its parts keeps.
+#[derive(Debug, Default)]
+struct Counters {
+    established: Option<Timestamp>,
+    bytes_sent: u64,
+    packets_sent: u64,
+    bytes_received: u64,
+    packets_received: u64,
+    forged: u64,
+    replayed: u64,
+    malformed: u64,
+}
+
+/// One hop with one neighbour.
+#[derive(Debug)]
+pub(crate) struct Link {
+    role: Role,
+    transport: Transport,
+    config: Arc<TransportConfig>,
+    rng: ChaCha8Rng,
+    state: State,
+    closing: Closing,
+    path: Path,
+    ids: ConnectionIds,
+
+    handshake: Handshake,
+    protection: Option<PacketProtection>,
+    /// Server: the link is set up from the client's first flight alone; the client is not validated yet.
+    is_provisional: bool,
+    early: EarlyPackets,
+
+    sent: SentPackets,
+    acks: Acknowledgements,
+    range_budget: RangeBudget,
+    rtt: RttEstimator,
+    mtu: MtuDiscovery,
+    congestion: Congestion,
+    probing: Probing,
+    activity: Activity,
+
+    control: LinkControl,
+    outgoing: Outgoing,
+    fragments: FragmentAssembly,
+    relayed: Relayed,
+    counters: Counters,
+}
+
+impl Link {
+    pub(crate) fn new(now: Timestamp, mut setup: LinkSetup) -> Self {
+        setup.handshake.set_timers(RetransmitTimers::of(&setup.config));
+        let mut rng = ChaCha8Rng::from_seed(setup.seed);
+        let skip_phase = rng.next_u64();
+        let config = setup.config;
+        Self {
+            role: setup.role,
+            transport: setup.transport,
+            rng,
+            state: State::new(),
+            closing: Closing::default(),
+            path: Path::new(setup.remote, setup.local),
+            ids: ConnectionIds { local: setup.local_cid, remote: [0; 4] },
+            handshake: setup.handshake,
+            protection: None,
+            is_provisional: false,
+            early: EarlyPackets::default(),
+            sent: SentPackets::new(skip_phase),
+            acks: Acknowledgements::default(),
+            range_budget: RangeBudget::default(),
+            rtt: RttEstimator::new(config.initial_rtt),
+            mtu: MtuDiscovery::new(config.max_udp_payload),
+            congestion: Congestion::new(config.congestion, config.initial_rtt),
+            probing: Probing::new(now),
+            activity: Activity::new(now, config.idle_timeout),
+            control: LinkControl::default(),
+            outgoing: Outgoing::default(),
+            fragments: FragmentAssembly::default(),
+            relayed: Relayed::default(),
+            counters: Counters::default(),
+            config,
+        }
+    }
+
+    /// The handshake and the data of its early part.
+    pub(crate) fn handshake(&self) -> &Handshake {
+        &self.handshake
+    }
+
+    /// As [`Self::handshake`].
+    pub(crate) fn handshake_mut(&mut self) -> &mut Handshake {
+        &mut self.handshake
+    }
+
+    pub(crate) fn role(&self) -> Role {
+        self.role
+    }
+
+    /// Installs the keys for data packets when the handshake has made them.
+    pub(crate) fn install_keys(&mut self, now: Timestamp) {
+        if self.protection.is_none()
+            && let Some(keys) = self.handshake.take_one_rtt_keys()
+        {
+            self.protection = PacketProtection::new(now, keys, &mut self.handshake, &self.config);
+            // For a CLOSE frame if the handshake fails now.
+            self.ids.remote = self.handshake.peer_cid().unwrap_or(self.ids.remote);
+        }
+    }
+
+    /// Whether there are keys for data packets.
+    pub(crate) fn has_keys(&self) -> bool {
+        self.protection.is_some()
+    }
+
+    /// The peer's parameters and connection ID, for [`Self::establish`].
+    pub(crate) fn peer(&self) -> Option<(TransportParameters, [u8; 4])> {
+        Some((self.handshake.peer_parameters().cloned()?, self.handshake.peer_cid()?))
+    }
+
+    /// Sets the peer's connection ID.
+    pub(crate) fn set_remote_cid(&mut self, remote_cid: [u8; 4]) {
+        self.ids.remote = remote_cid;
+    }
+
+    /// The peer's parameters are known: the link can transport data. A server does that before the client is
+    /// validated if it accepts early data.
+    pub(crate) fn establish(
+        &mut self,
+        now: Timestamp,
+        peer: &TransportParameters,
+        algorithm: CongestionAlgorithm,
+    ) {
+        if let Some(rtt) = self.handshake.rtt_sample() {
+            self.rtt.on_sample(now, rtt, Duration::ZERO);
+        }
+        self.mtu = MtuDiscovery::new(self.config.max_udp_payload.min(peer.max_udp_payload));
+        self.activity.set_idle_timeout(self.config.idle_timeout.min(peer.idle_timeout));
+        self.congestion.set_algorithm(algorithm);
+        self.restart_congestion_control();
+        self.state.establish();
+        self.activity.restart_idle_timer(now);
+        self.counters.established = Some(now);
+        self.is_provisional = !self.handshake.is_complete();
+    }
+
+    /// A client's link is established. Shows the server at once that the client has 1-RTT keys, even if the
+    /// Finished is lost.
+    pub(crate) fn confirm_to_server(&mut self) {
+        self.control.ping();
+    }
+
+    /// The client of this server is validated.
+    pub(crate) fn confirm_to_client(&mut self) {
+        self.control.confirm_handshake(!self.handshake.post_handshake_data().is_empty());
+    }
+
+    /// The client is validated after early data. There is no RTT sample before.
+    pub(crate) fn confirm_provisional(&mut self, now: Timestamp) {
+        self.is_provisional = false;
+        if let Some(rtt) = self.handshake.rtt_sample() {
+            self.rtt.on_sample(now, rtt, Duration::ZERO);
+            self.restart_congestion_control();
+            self.congestion.on_sent(now, self.sent.bytes_sent(), 0);
+        }
+        self.confirm_to_client();
+        self.handshake.release_session(false);
+        self.activity.restart_idle_timer(now);
+    }
+
+    /// Replaces the congestion controller: only the round-trip time of the path is known.
+    fn restart_congestion_control(&mut self) {
+        let seed = u64::from(u32::from_le_bytes(self.ids.local));
+        self.congestion.restart(self.rtt.smoothed(), seed);
+    }
+
+    /// Closes the link and the session.
+    pub(crate) fn begin_close(
+        &mut self,
+        now: Timestamp,
+        application: bool,
+        code: u64,
+        text: &str,
+        reason: CloseReason,
+        session: &mut impl LinkSession,
+    ) {
+        if !self.state.is_open() {
+            return;
+        }
+        self.closing.begin(CloseText { application, code, text: text.to_owned() });
+        self.state.close(now + self.linger());
+        session.on_closed(reason);
+    }
+
+    /// How long a closed connection answers late packets (RFC 9000, section 10.2).
+    fn linger(&self) -> Duration {
+        (self.rtt.probe_timeout(MAX_ACK_DELAY) * 3).min(MAX_LINGER)
+    }
+
+    /// Closes the link without sending a CLOSE frame.
+    pub(crate) fn close_silently(&mut self, reason: CloseReason, session: &mut impl LinkSession) {
+        if self.state.is_open() {
+            session.on_closed(reason);
+        }
+        self.state.die();
+    }
+
+    /// The session cannot go on: closes the connection and reports the reason.
+    pub(crate) fn fail(
+        &mut self,
+        now: Timestamp,
+        failure: SessionFailure,
+        session: &mut impl LinkSession,
+    ) {
+        let (code, text, reason) = failure.close();
+        self.begin_close(now, false, code, &text, reason, session);
+    }
+
+    /// The peer violated the protocol: closes the connection and reports the rule.
+    pub(crate) fn on_protocol_violation(
+        &mut self,
+        now: Timestamp,
+        rule: &str,
+        session: &mut impl LinkSession,
+    ) {
+        self.fail(now, SessionFailure::Violation(rule.to_owned()), session);
+    }
+
+    /// Whether the handshake goes on.
+    pub(crate) fn is_handshaking(&self) -> bool {
+        self.state.is_handshaking()
+    }
+
+    /// Whether data can be sent and received, maybe before the client is validated.
+    pub(crate) fn has_session(&self) -> bool {
+        self.state.is_established()
+    }
+
+    /// Whether the link is set up but the client is not validated yet.
+    pub(crate) fn is_provisional(&self) -> bool {
+        self.is_provisional
+    }
+
+    /// Whether the handshake is done, even if the link was closed later.
+    pub(crate) fn is_established(&self) -> bool {
+        self.counters.established.is_some() && !self.is_provisional
+    }
+
+    /// Whether the link is not closed.
+    pub(crate) fn is_open(&self) -> bool {
+        self.state.is_open()
+    }
+
+    /// Whether the link is closed and answers no late packets any more.
+    pub(crate) fn is_dead(&self) -> bool {
+        self.state.is_dead()
+    }
+
+    pub(crate) fn remote(&self) -> SocketAddr {
+        self.path.remote()
+    }
+
+    pub(crate) fn local_ip(&self) -> Option<IpAddr> {
+        self.path.local_ip()
+    }
+
+    pub(crate) fn local_cid(&self) -> [u8; 4] {
+        self.ids.local
+    }
+
+    /// When the last packet of the peer arrived, and after how long without one the connection ends.
+    pub(crate) fn idle_time(&self) -> (Timestamp, Duration) {
+        (self.activity.last_received_at(), self.activity.idle_timeout())
+    }
+
+    /// Round-trip times for the session.
+    pub(crate) fn rtt(&self) -> LinkRtt {
+        LinkRtt { smoothed: self.rtt.smoothed(), min: self.rtt.min() }
+    }
+
+    /// What the link takes, for the session.
+    pub(crate) fn capacity(&self) -> LinkCapacity {
+        LinkCapacity {
+            window: self.congestion.controller().window(),
+            smoothed_rtt: self.rtt.smoothed(),
+            bytes_acked: self.sent.bytes_acked(),
+            record_bytes: self.sent.record_bytes(),
+        }
+    }
+
+    /// The link's properties for the flow.
+    pub(crate) fn path_view(&self) -> PathView {
+        PathView {
+            rate_bytes_per_second: self.congestion.controller().bandwidth(),
+            smoothed_rtt: self.rtt.smoothed(),
+            ack_interval: self.ack_interval(),
+            loss: self.sent.loss.estimate(),
+            burst_factor: self.sent.loss.burst_factor(),
+            loss_packets: self.sent.loss.packets(),
+            queue_delay: self.congestion.controller().queue_delay(),
+        }
+    }
+
+    /// How long this end delays acknowledgements.
+    fn ack_interval(&self) -> Duration {
+        (self.rtt.min() / 48).clamp(MIN_ACK_DELAY, MAX_ACK_DELAY)
+    }
+
+    /// Allows this link to transport packets for the relay.
+    pub(crate) fn admit(&mut self) {
+        self.relayed.admit();
+    }
+
+    /// Whether the link is established and admitted.
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.relayed.is_admitted() && self.is_established()
+    }
+
+    /// The packet source has a packet for this link.
+    pub(crate) fn wake_packet_source(&mut self) {
+        self.relayed.set_ready(true);
+    }
+
+    /// Takes the next packet or report for the relay.
+    pub(crate) fn pop_relay_input(&mut self) -> Option<RelayInput> {
+        self.relayed.pop()
+    }
+
+    /// This link's measurements for the relay.
+    pub(crate) fn link_view(&self, now: Timestamp) -> LinkView {
+        LinkView {
+            rate: self.congestion.controller().bandwidth(),
+            smoothed_rtt: self.rtt.smoothed(),
+            min_rtt: self.rtt.min(),
+            alive: self.is_responsive(now),
+            potentially_failed: self.potentially_failed_at().is_some_and(|at| at <= now),
+            loss: self.sent.loss.estimate(),
+            burst_factor: self.sent.loss.burst_factor(),
+            packet: u64::from(self.mtu.current()),
+        }
+    }
+
+    /// Whether the other end answers.
+    fn is_responsive(&self, now: Timestamp) -> bool {
+        let timeout = self.rtt.probe_timeout(MAX_ACK_DELAY) * UNRESPONSIVE_TIMEOUTS;
+        self.probing.is_responsive(now, timeout)
+    }
+
+    /// When the link becomes potentially failed (RFC 7829): several acknowledgements are overdue,
+    /// unless one arrives before. This is too early to abandon the link, but early enough to prefer
+    /// another one.
+    fn potentially_failed_at(&self) -> Option<Timestamp> {
+        if !self.is_admitted() {
+            return None;
+        }
+        let late = OVERDUE_TIME.max(self.ack_interval() * OVERDUE_INTERVALS);
+        Some(self.sent.unanswered(OVERDUE_PACKETS)? + self.rtt.probe_timeout(late))
+    }
+
+    /// The token that ends a stateless reset of this connection (RFC 9000, section 10.3), at a client.
+    pub(crate) fn reset_token(&self) -> Option<&[u8; RESET_TOKEN_LEN]> {
+        if self.role == Role::Server || !self.is_established() {
+            return None;
+        }
+        self.handshake.peer_parameters()?.reset_token.as_ref()
+    }
+
+    /// Instance of the authenticated peer, if it announces one.
+    pub(crate) fn peer_instance(&self) -> Option<u64> {
+        let instance = self.handshake.peer_parameters()?.instance;
+        (instance > 0 && self.is_established()).then_some(instance)
+    }
+
+    /// Whether an ICMP error that quotes this UDP payload answers a packet of this link.
+    pub(crate) fn is_quoted(&self, payload: &[u8]) -> bool {
+        self.ids.are_quoted(payload, self.state.is_established())
+    }
+
+    /// Whether this is a client that no server has answered yet.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        self.role == Role::Client
+            && self.state.is_handshaking()
+            && self.handshake.peer_cid().is_none()
+    }
+
+    /// A relay has no route to the peer of this end-to-end session. Routes change, and the
+    /// session cannot authenticate the relay. So an established session goes on, and an attempt ends
+    /// when the route is missing for some time.
+    pub(crate) fn handle_no_route(
+        &mut self,
+        now: Timestamp,
+        relay: NodeId,
+        destination: NodeId,
+        session: &mut impl LinkSession,
+    ) {
+        if self.is_unanswered() && self.activity.on_no_route(now) {
+            let text = format!("{relay} has no route to {destination}");
+            self.close_silently(CloseReason::Lost(text), session);
+        }
+    }
+
+    /// The peer's port is unreachable: an ICMP error (RFC 8085, section 5.2; RFC 5927 for forged ones). A client
+    /// without an answer fails at once. Otherwise the connection ends when errors persist.
+    pub(crate) fn handle_unreachable_port(
+        &mut self,
+        now: Timestamp,
+        session: &mut impl LinkSession,
+    ) {
+        if self.transport == Transport::Relays || !self.state.is_open() {
+            return;
+        }
+        if self.is_unanswered() {
+            return self.close_silently(CloseReason::Refused, session);
+        }
+        if self.activity.on_unreachable_port(now, self.rtt.probe_timeout(MAX_ACK_DELAY)) {
+            let text = "the peer has gone: its port is closed".to_owned();
+            self.close_silently(CloseReason::Lost(text), session);
+        }
+    }
+
+    /// Handles all expired timers, also those of the session. Returns whether the link goes on.
+    pub(crate) fn handle_timeout(
+        &mut self,
+        now: Timestamp,
+        session: &mut impl LinkSession,
+    ) -> bool {
+        if self.state.is_dead() {
+            return false;
+        }
+        if let Some(until) = self.state.closing_until() {
+            if until > now {
+                return false;
+            }
+            // The first CLOSE frame is still to be sent if the process was not scheduled
+            // meanwhile. `poll_transmit` always sends it, so this prolongs the state once.
+            match self.closing.is_unsent() {
+                true => self.state.linger(now + self.linger()),
+                false => self.state.die(),
+            }
+            return false;
+        }
+        self.trim_if_idle(now, session);
+        self.handshake.handle_timeout(now);
+        let is_open = self.state.is_handshaking() || self.is_provisional;
+        if is_open && self.handshake.has_timed_out(now) {
+            self.close_silently(CloseReason::HandshakeTimeout, session);
+            return false;
+        }
+        if self.activity.has_timed_out(now, self.state.is_handshaking()) {
+            let reason = CloseReason::IdleTimeout(self.activity.idle_timeout());
+            self.close_silently(reason, session);
+            return false;
+        }
+        self.acks.handle_timeout(now);
+        if let Some(protection) = &mut self.protection {
+            protection.handle_timeout(now);
+        }
+        if self.activity.take_keep_alive(now) {
+            self.control.ping();
+        }
+        if let Some(padded) = self.activity.take_stall(now) {
+            self.control.ping_padded(padded);
+            if padded > 0 {
+                session.report_soon();
+            }
+        }
+        self.congestion.handle_timeout(now);
+        session.handle_timeout(now, &self.path_view());
+        if self.probing.take_expired(now) {
+            self.on_probe_timeout(now, session);
+        }
+        true
+    }
+
+    /// Frees empty buffers if the connection has been idle long enough.
+    fn trim_if_idle(&mut self, now: Timestamp, session: &mut impl LinkSession) {
+        if !self.state.is_established() || !self.activity.take_trim(now, self.rtt.smoothed()) {
+            return;
+        }
+        self.sent.trim();
+        self.handshake.trim();
+        self.handshake.release_session(true);
+        self.fragments.trim();
+        self.outgoing.trim();
+        self.acks.trim();
+        session.trim();
+    }
+
+    fn on_probe_timeout(&mut self, now: Timestamp, session: &mut impl LinkSession) {
+        if self.transport == Transport::Relays {
+            // Links will ask for the repair; until then one probe is enough.
+            self.probing.on_coded(now);
+        }
+        self.probing.on_timeout();
+        self.congestion.on_probe_timeout(now, self.probing.count());
+        let lost = self.sent.abandon_in_flight();
+        self.retransmit_control(lost.contents, session);
+        let blackout = self.probing.enter_blackout(now, self.probe_timeout());
+        let controller = self.congestion.controller();
+        let (rate, window) = (controller.pacing_rate(), controller.window());
+        let packets = blackout.packets(rate, window, u64::from(self.mtu.current()));
+        if session.on_probe_timeout(packets) || self.has_data(session) {
+            self.probing.allow();
+        } else {
+            self.control.ping();
+        }
+        if self.probing.needs_small_probe() || lost.large_lost >= BLACK_HOLE_LOSSES {
+            self.control.ping();
+        }
+    }
+
+    /// The probe timeout without backoff.
+    fn probe_timeout(&self) -> Duration {
+        let base = self.rtt.probe_timeout(MAX_ACK_DELAY);
+        match self.transport {
+            Transport::Network => base,
+            // Relays repair first, and there are queues on the path. End-to-end RTT samples are so
+            // rare that one taken with a full queue stays for long: it must not delay probes until
+            // the peer's idle timeout.
+            Transport::Relays => (base * END_TO_END_PROBE_FACTOR)
+                .min(self.activity.idle_timeout() / END_TO_END_PROBES),
+        }
+    }
+
+    /// Arms the probe timeout (RFC 9002, section 6.2).
+    fn arm_probe(&mut self, now: Timestamp, session: &impl LinkSession) {
+        let is_undecoded = session.awaits_decoding();
+        let outstanding = (self.sent.expects_ack() || is_undecoded).then(|| Outstanding {
+            last_eliciting_at: self.sent.last_eliciting_at(),
+            // Over relays, data that waits for a link is not in flight yet.
+            is_undecoded: is_undecoded
+                && (self.transport == Transport::Network || !self.has_data(session)),
+        });
+        self.probing.arm(now, outstanding, self.probe_timeout());
+    }
+
+    /// When to call [`Link::handle_timeout`] at the latest.
+    pub(crate) fn next_timeout(
+        &self,
+        now: Timestamp,
+        session: &impl LinkSession,
+    ) -> Option<Timestamp> {
+        if self.state.is_dead() {
+            return None;
+        }
+        if let Some(until) = self.state.closing_until() {
+            return Some(until);
+        }
+        let mut next = [
+            self.acks.next_timeout(),
+            self.probing.next_timeout(),
+            self.congestion.next_timeout(),
+            self.activity.next_timeout(),
+            self.protection.as_ref().and_then(PacketProtection::next_timeout),
+            self.handshake.next_timeout(),
+        ]
+        .into_iter()
+        .flatten()
+        .min();
+        if self.state.is_established() {
+            let may_send = !self.path.awaits_validation(self.mtu.current());
+            if self.transport == Transport::Network && !self.is_provisional {
+                next = earlier(next, self.mtu.next_timeout().filter(|_| may_send));
+                next = earlier(next, self.path.next_timeout());
+            }
+            next = earlier(next, self.activity.stalled_at());
+            next = earlier(next, self.potentially_failed_at().filter(|&at| at > now));
+            next = earlier(next, self.activity.trim_at(self.rtt.smoothed()));
+            next = earlier(next, session.next_timeout(may_send));
+        }
+        next
+    }
+
+    /// A timer stays due although it was handled: closes the connection instead of spinning.
+    pub(crate) fn on_stuck_timer(&mut self, now: Timestamp, session: &mut impl LinkSession) {
+        if self.state.is_open() {
+            let reason = CloseReason::Internal(STUCK_TIMER.to_owned());
+            self.begin_close(now, false, 4, STUCK_TIMER, reason, session);
+        } else {
+            self.state.die();
+        }
+    }
+
+    /// Adds what the link counts and measures to a sample of statistics.
+    pub(crate) fn add_stats(&self, stats: &mut ConnectionStats) {
+        let controller = self.congestion.controller();
+        stats.established = self.counters.established;
+        stats.controller_state = controller.state();
+        stats.cwnd_bytes = controller.window();
+        stats.in_flight_bytes = self.sent.bytes_in_flight();
+        stats.pacing_bps = controller.pacing_rate().saturating_mul(8);
+        stats.delivery_bps = controller.bandwidth().saturating_mul(8);
+        stats.smoothed_rtt = self.rtt.smoothed();
+        stats.min_rtt = self.rtt.min();
+        stats.queue_delay = controller.queue_delay();
+        stats.loss_estimate = self.sent.loss.estimate();
+        stats.own_loss = controller.own_loss();
+        stats.limited_by = controller.limited_by();
+        stats.burst_factor = self.sent.loss.burst_factor();
+        stats.path_mtu = self.mtu.current();
+        stats.bytes_sent = self.counters.bytes_sent;
+        stats.packets_sent = self.counters.packets_sent;
+        stats.bytes_received = self.counters.bytes_received;
+        stats.packets_received = self.counters.packets_received;
+        stats.packets_lost = self.sent.lost;
+        stats.packets_spuriously_lost = u64::from(self.sent.spurious);
+        stats.packets_forged = self.counters.forged;
+        stats.packets_replayed = self.counters.replayed;
+        stats.packets_malformed += self.counters.malformed;
+        stats.relayed_packets_refused = self.relayed.refused();
+        stats.early_packets_dropped = self.early.dropped();
+        stats.fragments_dropped = self.fragments.dropped();
+        stats.challenges_dropped = self.control.challenges_dropped();
+        stats.acks_shortened = self.acks.shortened();
+        stats.probe_timeouts = self.probing.total();
+        stats.ecn_ce = self.congestion.ce_reported();
+        stats.path_changes = self.path.changes();
+        stats.resumed = self.is_established() && self.handshake.is_resumed();
+        stats.early_packets_refused = self.handshake.early_refused();
+        stats.key_updates = self.protection.as_ref().map_or(0, PacketProtection::updates);
+        if self.counters.established.is_some() {
+            stats.sent_record_bytes = self.sent.bytes_held() as u64;
+        }
+    }
+}
+
+#[cfg(test)]
+impl Link {
+    /// Arms a timer that nothing handles.
+    pub(crate) fn arm_stuck_timer(&mut self, at: Timestamp) {
+        self.activity.arm_stuck_timer(at);
+    }
+
+    /// See [`PacketProtection::leave_forged_packets`].
+    pub(crate) fn leave_forged_packets(&mut self, left: u64) {
+        let protection = self.protection.as_mut().expect("the handshake is complete");
+        protection.leave_forged_packets(left);
+    }
+
+    /// See [`PacketProtection::leave_sealed_packets`].
+    pub(crate) fn leave_sealed_packets(&mut self, left: u64, update: bool) {
+        let protection = self.protection.as_mut().expect("the handshake is complete");
+        protection.leave_sealed_packets(left, update);
+    }
+}

@@ -76,6 +76,11 @@ impl MtuDiscovery {
         }
     }
 
+    /// Starts the search again: the path is another one.
+    pub fn restart(&mut self) {
+        *self = Self::new(self.max);
+    }
+
     /// Largest UDP payload known to pass.
     pub fn current(&self) -> u16 {
         self.current

@@ -10,10 +10,10 @@ use super::frame::{self, Control, HEADER_LEN, Hello, Kind, MAX_PART, MESSAGE_COS
 use super::frame_budget::{self, FrameBudget};
 use super::partial::Partial;
 use crate::config::{PeerLimits, TransportConfig};
-use crate::connection::{max_message, receive_budget};
 use crate::error::{CloseReason, SendError};
 use crate::event::Event;
 use crate::session::Inbox;
+use crate::session::{max_message, receive_budget};
 use crate::stats::ConnectionStats;
 
 /// Maximum number of queued bytes before a message is refused. The stream below has a window of its

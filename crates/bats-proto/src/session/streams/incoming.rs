@@ -22,7 +22,7 @@ use crate::wire::varint::Reader;
 
 /// The receiving direction of a connection, by mode.
 #[derive(Debug)]
-pub(in crate::connection) enum Incoming {
+pub(in crate::session) enum Incoming {
     /// BRTP.
     Reliable { flow: FlowReceiver, reassembly: Reassembly, early: HandedUp },
     /// BRCTP.
@@ -34,7 +34,7 @@ pub(in crate::connection) enum Incoming {
 /// Symbols of which the channels have got their frames although an earlier symbol is missing, and whether
 /// they have frames of messages, too.
 #[derive(Debug, Default)]
-pub(in crate::connection) struct HandedUp(BTreeMap<u64, bool>);
+pub(in crate::session) struct HandedUp(BTreeMap<u64, bool>);
 
 /// What is left of a symbol when its turn comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,8 +88,8 @@ impl HandedUp {
 
 /// Receiving direction of BTP: messages arrive before their deadline or not at all.
 #[derive(Debug)]
-pub(in crate::connection) struct TimelyIncoming {
-    pub(in crate::connection) flow: TimelyReceiver,
+pub(in crate::session) struct TimelyIncoming {
+    pub(in crate::session) flow: TimelyReceiver,
     assembly: DatagramAssembly,
     end: Option<FlowEnd>,
     /// Messages dropped because the application read too slowly.
@@ -97,12 +97,12 @@ pub(in crate::connection) struct TimelyIncoming {
 }
 
 impl TimelyIncoming {
-    pub(in crate::connection) fn new(flow: TimelyReceiver, assembly: DatagramAssembly) -> Self {
+    pub(in crate::session) fn new(flow: TimelyReceiver, assembly: DatagramAssembly) -> Self {
         Self { flow, assembly, end: None, overflowed: 0 }
     }
 
     /// Frees memory that only a busy flow needs, and messages that cannot be completed any more.
-    pub(in crate::connection) fn trim(&mut self) {
+    pub(in crate::session) fn trim(&mut self) {
         self.flow.trim();
         if !self.flow.has_ready() {
             self.assembly.trim();
@@ -112,7 +112,7 @@ impl TimelyIncoming {
 
 /// The end of the peer's flow, from its END frame.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::connection) struct FlowEnd {
+pub(in crate::session) struct FlowEnd {
     totals: Totals,
     /// Missing symbols are awaited until this time.
     until: Timestamp,
@@ -121,25 +121,34 @@ pub(in crate::connection) struct FlowEnd {
 
 /// Result of taking symbols.
 #[derive(Clone, Copy, Debug, Default)]
-pub(in crate::connection) struct Taken {
-    pub(in crate::connection) messages: u64,
-    pub(in crate::connection) bytes: u64,
+pub(in crate::session) struct Taken {
+    pub(in crate::session) messages: u64,
+    pub(in crate::session) bytes: u64,
     /// Polluted symbols or blocks.
-    pub(in crate::connection) polluted: u64,
+    pub(in crate::session) polluted: u64,
     /// Number of a polluted one that only packets of its own batch can have polluted.
-    pub(in crate::connection) attributable: Option<u64>,
+    pub(in crate::session) attributable: Option<u64>,
     /// Authenticated symbols or blocks.
-    pub(in crate::connection) opened: u64,
+    pub(in crate::session) opened: u64,
 }
 
 impl Incoming {
+    /// Frees memory that only a busy flow needs.
+    pub(in crate::session) fn trim(&mut self) {
+        match self {
+            Self::Reliable { flow, .. } => flow.trim(),
+            Self::Timely(timely) => timely.trim(),
+            Self::Rateless { flow, .. } => _ = flow.trim(),
+        }
+    }
+
     #[deny(
         clippy::unwrap_used,
         clippy::expect_used,
         clippy::indexing_slicing,
         clippy::arithmetic_side_effects
     )]
-    pub(in crate::connection) fn on_packet(
+    pub(in crate::session) fn on_packet(
         &mut self,
         now: Timestamp,
         kind: PacketKind,
@@ -159,7 +168,7 @@ impl Incoming {
     ///
     /// With a key, symbols are opened first. Polluted ones are dropped; reliable modes treat them
     /// as missing again.
-    pub(in crate::connection) fn take(
+    pub(in crate::session) fn take(
         &mut self,
         inbox: &mut Inbox,
         mut channels: Option<&mut Channels>,
@@ -263,7 +272,7 @@ impl Incoming {
         clippy::indexing_slicing,
         clippy::arithmetic_side_effects
     )]
-    pub(in crate::connection) fn take_early(
+    pub(in crate::session) fn take_early(
         &mut self,
         payload: &[u8],
         inbox: &mut Inbox,
@@ -295,14 +304,14 @@ impl Incoming {
     }
 
     /// Marks messages (a bit mask) that another connection has already delivered.
-    pub(in crate::connection) fn record_early(&mut self, delivered: u32) {
+    pub(in crate::session) fn record_early(&mut self, delivered: u32) {
         if let Self::Timely(timely) = self {
             let ids = (0..MAX_EARLY_MESSAGES as u32).filter(|id| delivered >> id & 1 == 1);
             ids.for_each(|id| timely.assembly.mark_delivered(u64::from(id)));
         }
     }
 
-    pub(in crate::connection) fn feedback_at(&self) -> Option<Timestamp> {
+    pub(in crate::session) fn feedback_at(&self) -> Option<Timestamp> {
         match self {
             Self::Reliable { flow, .. } => flow.feedback_at(),
             Self::Rateless { flow, .. } => flow.feedback_at(),
@@ -310,7 +319,7 @@ impl Incoming {
         }
     }
 
-    pub(in crate::connection) fn feedback(
+    pub(in crate::session) fn feedback(
         &mut self,
         now: Timestamp,
         rtt: Duration,
@@ -323,7 +332,7 @@ impl Incoming {
     }
 
     /// Raises the memory that this direction may hold.
-    pub(in crate::connection) fn raise_budget(&mut self, bytes: usize) {
+    pub(in crate::session) fn raise_budget(&mut self, bytes: usize) {
         match self {
             Self::Reliable { flow, .. } => flow.raise_budget(bytes),
             Self::Rateless { flow, .. } => flow.raise_budget(bytes),
@@ -332,7 +341,7 @@ impl Incoming {
     }
 
     /// Whether a symbol or block is ready for the session.
-    pub(in crate::connection) fn has_ready(&self) -> bool {
+    pub(in crate::session) fn has_ready(&self) -> bool {
         match self {
             Self::Reliable { flow, .. } => flow.has_ready(),
             Self::Rateless { flow, .. } => flow.has_ready(),
@@ -341,7 +350,7 @@ impl Incoming {
     }
 
     /// Whether the flow holds anything, if it consists of blocks.
-    pub(in crate::connection) fn holds_blocks(&self, inbox: &Inbox) -> Option<bool> {
+    pub(in crate::session) fn holds_blocks(&self, inbox: &Inbox) -> Option<bool> {
         match self {
             Self::Rateless { flow, reassembly } => {
                 let others = reassembly.bytes_held() + inbox.bytes_held();
@@ -352,7 +361,7 @@ impl Incoming {
     }
 
     /// Bytes that may be held in addition when a packet fills a gap.
-    pub(in crate::connection) fn growth(&self) -> usize {
+    pub(in crate::session) fn growth(&self) -> usize {
         match self {
             Self::Reliable { flow, .. } => flow.growth(),
             Self::Rateless { .. } | Self::Timely(_) => 0,
@@ -360,7 +369,7 @@ impl Incoming {
     }
 
     /// Bytes of the message under assembly that are still to come.
-    pub(in crate::connection) fn bytes_missing(&self) -> usize {
+    pub(in crate::session) fn bytes_missing(&self) -> usize {
         match self {
             Self::Reliable { reassembly, .. } => reassembly.bytes_missing(),
             Self::Rateless { .. } | Self::Timely(_) => 0,
@@ -369,7 +378,7 @@ impl Incoming {
 
     /// Frees what can be spared: the oldest message if the mode does not repair everything, or what only saves work.
     /// Returns whether it did.
-    pub(in crate::connection) fn free_some(&mut self, inbox: &mut Inbox) -> bool {
+    pub(in crate::session) fn free_some(&mut self, inbox: &mut Inbox) -> bool {
         match self {
             Self::Timely(timely) => {
                 let is_dropped = inbox.pop().is_some();
@@ -383,7 +392,7 @@ impl Incoming {
 
     /// Whether to send a CREDIT frame now. `elsewhere` bytes are not available; `None` if
     /// messages and channels have credit of their own.
-    pub(in crate::connection) fn update_credit(
+    pub(in crate::session) fn update_credit(
         &mut self,
         now: Timestamp,
         rtt: Duration,
@@ -402,7 +411,7 @@ impl Incoming {
         }
     }
 
-    pub(in crate::connection) fn credit(&mut self) -> Option<u64> {
+    pub(in crate::session) fn credit(&mut self) -> Option<u64> {
         match self {
             Self::Reliable { flow, .. } => Some(flow.credit()),
             Self::Rateless { flow, .. } => Some(flow.credit()),
@@ -411,7 +420,7 @@ impl Incoming {
     }
 
     /// The peer's flow ends with `totals`; missing symbols are awaited until `until`.
-    pub(in crate::connection) fn on_end(&mut self, totals: Totals, until: Timestamp) {
+    pub(in crate::session) fn on_end(&mut self, totals: Totals, until: Timestamp) {
         if let Self::Timely(timely) = self
             && timely.end.is_none()
         {
@@ -420,7 +429,7 @@ impl Incoming {
     }
 
     /// When to call [`Incoming::on_timeout`].
-    pub(in crate::connection) fn next_timeout(&self) -> Option<Timestamp> {
+    pub(in crate::session) fn next_timeout(&self) -> Option<Timestamp> {
         match self {
             Self::Timely(timely) => timely.end.filter(|end| !end.passed).map(|end| end.until),
             Self::Reliable { .. } | Self::Rateless { .. } => None,
@@ -428,13 +437,13 @@ impl Incoming {
     }
 
     /// Completes the flow when nothing is missing, or when the time for missing symbols is over.
-    pub(in crate::connection) fn on_timeout(&mut self, now: Timestamp) {
+    pub(in crate::session) fn on_timeout(&mut self, now: Timestamp) {
         self.complete_flow(|end, flow| end.until <= now || flow.has_all_below(end.totals.symbols));
     }
 
     /// The peer has closed the connection: if its END frame has arrived, the flow is complete, and
     /// missing symbols will not arrive any more.
-    pub(in crate::connection) fn on_closed(&mut self) {
+    pub(in crate::session) fn on_closed(&mut self) {
         self.complete_flow(|_, _| true);
     }
 
@@ -451,7 +460,7 @@ impl Incoming {
     }
 
     /// Whether no more messages will become readable.
-    pub(in crate::connection) fn is_finished(&self) -> bool {
+    pub(in crate::session) fn is_finished(&self) -> bool {
         match self {
             Self::Reliable { reassembly, .. } | Self::Rateless { reassembly, .. } => {
                 reassembly.is_finished()
@@ -460,7 +469,7 @@ impl Incoming {
         }
     }
 
-    pub(in crate::connection) fn bytes_held(&self) -> usize {
+    pub(in crate::session) fn bytes_held(&self) -> usize {
         match self {
             Self::Reliable { flow, reassembly, .. } => flow.bytes_held() + reassembly.bytes_held(),
             Self::Rateless { flow, reassembly } => flow.bytes_held() + reassembly.bytes_held(),
@@ -468,7 +477,7 @@ impl Incoming {
         }
     }
 
-    pub(in crate::connection) fn counters(&self) -> ReceiverCounters {
+    pub(in crate::session) fn counters(&self) -> ReceiverCounters {
         match self {
             Self::Reliable { flow, .. } => flow.counters(),
             Self::Rateless { flow, .. } => flow.counters(),
@@ -477,7 +486,7 @@ impl Incoming {
     }
 
     /// Residual loss and repair delay.
-    pub(in crate::connection) fn residual(&self) -> ResidualStats {
+    pub(in crate::session) fn residual(&self) -> ResidualStats {
         match self {
             Self::Reliable { .. } | Self::Rateless { .. } => ResidualStats::default(),
             Self::Timely(timely) => ResidualStats {
@@ -489,7 +498,7 @@ impl Incoming {
     }
 
     /// Sets how long the receiver leaves the repair of gaps to relays before it reports them.
-    pub(in crate::connection) fn set_feedback_delay(&mut self, delay: Duration) {
+    pub(in crate::session) fn set_feedback_delay(&mut self, delay: Duration) {
         match self {
             Self::Reliable { flow, .. } => flow.set_feedback_delay(delay),
             Self::Rateless { flow, .. } => flow.set_feedback_delay(delay),
@@ -498,12 +507,12 @@ impl Incoming {
     }
 
     /// Whether whole blocks are sealed instead of symbols.
-    pub(in crate::connection) fn seals_blocks(&self) -> bool {
+    pub(in crate::session) fn seals_blocks(&self) -> bool {
         matches!(self, Self::Rateless { .. })
     }
 
     /// Symbol number and symbol of a source packet.
-    pub(in crate::connection) fn source<'a>(&self, payload: &'a [u8]) -> Option<(u64, &'a [u8])> {
+    pub(in crate::session) fn source<'a>(&self, payload: &'a [u8]) -> Option<(u64, &'a [u8])> {
         let seen_end = match self {
             Self::Reliable { flow, .. } => flow.seen_end(),
             Self::Timely(timely) => timely.flow.seen_end(),

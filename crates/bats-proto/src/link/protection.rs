@@ -4,10 +4,11 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
+use super::received::expand;
+use super::timer::take_expired;
 use crate::config::TransportConfig;
 use crate::crypto::{HeaderKey, Keys, PacketKey};
 use crate::handshake::Handshake;
-use crate::link::received::expand;
 use crate::wire::short_header::{
     self, PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD, ShortHeader, TAG_LEN,
 };
@@ -45,6 +46,8 @@ pub(super) struct PacketProtection {
     next: (PacketKey, PacketKey),
     /// Opens late packets of the previous phase.
     previous_open: Option<PacketKey>,
+    /// When the keys of the previous phase are discarded, from the first packet with the new ones on.
+    discard_at: Option<Timestamp>,
     phase: bool,
     sealed: u64,
     /// Packets that failed authentication with any keys (RFC 9001, section 6.6).
@@ -80,6 +83,7 @@ impl PacketProtection {
             open: keys.remote.packet,
             next,
             previous_open: None,
+            discard_at: None,
             phase: false,
             sealed: 0,
             forged: 0,
@@ -224,6 +228,8 @@ impl PacketProtection {
         next_pn: u64,
         opened: Option<u64>,
     ) {
+        // Keys older than the previous phase are already gone, so their timer does not apply.
+        self.discard_at = None;
         let Some(after_next) = handshake.next_one_rtt_keys() else { return };
         let (seal, open) = core::mem::replace(&mut self.next, after_next);
         self.seal = seal;
@@ -242,37 +248,43 @@ impl PacketProtection {
         self.phase_confirmed |= largest >= self.phase_first_pn;
     }
 
-    /// Whether keys of the previous phase are kept.
-    pub(super) fn has_previous(&self) -> bool {
-        self.previous_open.is_some()
+    /// The peer uses the keys of this phase: arms the timer that discards the previous ones, which only late
+    /// packets still need (RFC 9001, section 6.5). Before that the peer may not know of the update.
+    pub(super) fn on_current_keys(
+        &mut self,
+        now: Timestamp,
+        probe_timeout: impl FnOnce() -> Duration,
+    ) {
+        if self.discard_at.is_none() && self.previous_open.is_some() {
+            self.discard_at = Some(now + probe_timeout() * 3);
+        }
     }
 
-    /// Discards the keys of the previous phase.
-    pub(super) fn discard_previous(&mut self) {
-        self.previous_open = None;
+    /// When to call [`Self::handle_timeout`].
+    pub(super) fn next_timeout(&self) -> Option<Timestamp> {
+        self.discard_at
     }
 
-    /// Until when keys of the previous phase are kept, from the first packet with the new ones (RFC
-    /// 9001, section 6.5). Before that the peer may not know of the update.
-    pub(super) fn keep_previous(probe_timeout: Duration, now: Timestamp) -> Timestamp {
-        now + probe_timeout * 3
+    /// Discards the keys of the previous phase, if it is time.
+    pub(super) fn handle_timeout(&mut self, now: Timestamp) {
+        if take_expired(&mut self.discard_at, now) {
+            self.previous_open = None;
+        }
     }
 }
 
 #[cfg(test)]
-impl super::Connection {
+impl PacketProtection {
     /// The keys reach their integrity limit with this number of forged packets.
-    pub(crate) fn leave_forged_packets(&mut self, left: u64) {
-        let protection = self.protection.as_mut().expect("the handshake is complete");
-        protection.forged = protection.open.integrity_limit() - left;
+    pub(super) fn leave_forged_packets(&mut self, left: u64) {
+        self.forged = self.open.integrity_limit() - left;
     }
 
     /// The keys reach the number of packets after which they are updated (`update`), or their
     /// confidentiality limit, with this number of packets.
-    pub(crate) fn leave_sealed_packets(&mut self, left: u64, update: bool) {
-        let protection = self.protection.as_mut().expect("the handshake is complete");
-        let limit = if update { protection.limit } else { protection.seal.confidentiality_limit() };
-        protection.sealed = limit - left;
+    pub(super) fn leave_sealed_packets(&mut self, left: u64, update: bool) {
+        let limit = if update { self.limit } else { self.seal.confidentiality_limit() };
+        self.sealed = limit - left;
     }
 }
 

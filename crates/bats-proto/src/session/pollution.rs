@@ -7,24 +7,16 @@
 
 use std::collections::VecDeque;
 
-use bats_types::Timestamp;
-
-use super::Connection;
-use super::end_to_end::EndToEndSession;
-use crate::error::CloseReason;
-use crate::event::Event;
-use crate::wire::short_header::PacketKind;
+use crate::crypto::SymbolKey;
 
 /// Polluted symbols or packets in a row, without an authentic one between them, after which the
 /// session is closed. A path that pollutes a few per mille of its packets never reaches this.
-pub(super) const MAX_POLLUTED_IN_A_ROW: u64 = 256;
+const MAX_POLLUTED_IN_A_ROW: u64 = 256;
 /// The same for blocks. One polluted packet makes a block of 512 packets fail. With one polluted packet
 /// in 1,000, four blocks in ten are polluted, and 32 in a row with a probability of 10^-12.
-pub(super) const MAX_BLOCKS_IN_A_ROW: u64 = 32;
+const MAX_BLOCKS_IN_A_ROW: u64 = 32;
 /// Symbol numbers whose first link the sender remembers: those in flight at 1 Gbit/s and 150 ms.
 const FIRST_LINK_LOG_LEN: usize = 16_384;
-/// Error code of the CLOSE frame.
-const CLOSE_CODE: u64 = 4;
 
 /// The first link of a symbol or block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,13 +29,13 @@ enum SentOver {
 
 /// The first links of the newest symbol numbers.
 #[derive(Debug, Default)]
-pub(super) struct FirstLinkLog {
+struct FirstLinkLog {
     base: u64,
     links: VecDeque<SentOver>,
 }
 
 impl FirstLinkLog {
-    pub(super) fn record(&mut self, number: u64, link: u64) {
+    fn record(&mut self, number: u64, link: u64) {
         let Some(mut index) = number.checked_sub(self.base) else { return };
         if index >= 2 * FIRST_LINK_LOG_LEN as u64 {
             self.links.clear();
@@ -65,7 +57,7 @@ impl FirstLinkLog {
     }
 
     /// The first link of a number, if there is exactly one.
-    pub(super) fn link_of(&self, number: u64) -> Option<u64> {
+    fn link_of(&self, number: u64) -> Option<u64> {
         let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
         match self.links.get(index)? {
             SentOver::Link(link) => Some(*link),
@@ -74,86 +66,53 @@ impl FirstLinkLog {
     }
 }
 
-impl EndToEndSession {
-    /// Records the link that a coded packet is sent over.
+/// Polluted symbols of an end-to-end session, and the links that its own symbols were sent over.
+#[derive(Debug, Default)]
+pub(super) struct Pollution {
+    /// Polluted symbols, blocks or packets since the last authentic one.
+    in_a_row: u64,
+    first_links: FirstLinkLog,
+    /// The first link of a polluted symbol, to be reported to the relay.
+    polluting_link: Option<u64>,
+    /// Content of the source symbol that was checked last.
+    opened: Vec<u8>,
+}
+
+impl Pollution {
+    /// Whether a source symbol is authentic. Checked before it can pollute repairs, once there has been
+    /// pollution.
+    pub(super) fn is_authentic(&mut self, key: &mut SymbolKey, number: u64, symbol: &[u8]) -> bool {
+        key.open(number, symbol, &mut self.opened)
+    }
+
+    /// This number of polluted symbols, blocks or packets arrived. Returns the number in a row if it
+    /// reaches the limit; `are_blocks` selects the one of blocks.
+    pub(super) fn on_polluted(&mut self, count: u64, are_blocks: bool) -> Option<u64> {
+        self.in_a_row += count;
+        let limit = if are_blocks { MAX_BLOCKS_IN_A_ROW } else { MAX_POLLUTED_IN_A_ROW };
+        (self.in_a_row >= limit).then_some(self.in_a_row)
+    }
+
+    /// An authentic symbol or block arrived.
+    pub(super) fn on_authentic(&mut self) {
+        self.in_a_row = 0;
+    }
+
+    /// Records the link that a symbol or block is sent over.
     pub(super) fn record_first_link(&mut self, number: Option<u64>, link: u64) {
         if let Some(number) = number {
             self.first_links.record(number, link);
         }
     }
-}
 
-impl Connection {
-    /// Checks a source symbol on arrival, before it can pollute repairs. This happens only after
-    /// the first pollution.
-    ///
-    /// # Errors
-    ///
-    /// The number of the symbol, if it is polluted.
-    pub(super) fn check_source_symbol(
-        &mut self,
-        kind: PacketKind,
-        payload: &[u8],
-    ) -> Result<(), u64> {
-        if self.counters.symbols_polluted == 0 || kind != PacketKind::Source {
-            return Ok(());
-        }
-        let (Some(end_to_end), Some(streams)) = (&mut self.end_to_end, &self.streams) else {
-            return Ok(());
-        };
-        let Some((number, symbol)) = streams.incoming.source(payload) else { return Ok(()) };
-        let Some(keys) = &mut end_to_end.symbols else { return Ok(()) };
-        if keys.open.open(number, symbol, &mut end_to_end.opened) { Ok(()) } else { Err(number) }
-    }
-
-    /// Counts polluted symbols, blocks or packets; `attributable` is the number of one that only
-    /// packets of its own batch can have polluted.
-    pub(super) fn on_polluted(&mut self, now: Timestamp, count: u64, attributable: Option<u64>) {
-        if count == 0 {
-            return;
-        }
-        if self.counters.symbols_polluted == 0 {
-            self.events.push_back(Event::PollutionDetected);
-        }
-        self.counters.symbols_polluted += count;
-        let Some(end_to_end) = &mut self.end_to_end else { return };
-        end_to_end.polluted_in_a_row += count;
-        if attributable.is_some() {
-            self.control.polluted = attributable;
-        }
-        let limit = match &self.streams {
-            Some(streams) if streams.incoming.seals_blocks() => MAX_BLOCKS_IN_A_ROW,
-            _ => MAX_POLLUTED_IN_A_ROW,
-        };
-        if end_to_end.polluted_in_a_row >= limit {
-            let reason = CloseReason::Pollution(end_to_end.polluted_in_a_row);
-            self.begin_close(now, false, CLOSE_CODE, &reason.to_string(), reason);
-        }
-    }
-
-    /// An authentic symbol or block arrived.
-    pub(super) fn on_authentic_symbol(&mut self) {
-        if let Some(end_to_end) = &mut self.end_to_end {
-            end_to_end.polluted_in_a_row = 0;
-        }
-    }
-
-    /// The peer reports a polluted symbol or block.
-    pub(super) fn on_pollution_report(&mut self, now: Timestamp, number: u64) {
-        let Some(end_to_end) = &mut self.end_to_end else {
-            return self
-                .on_protocol_violation(now, "pollution report outside an end-to-end session");
-        };
-        end_to_end.polluting_link =
-            end_to_end.first_links.link_of(number).or(end_to_end.polluting_link);
-        if let Some(streams) = &mut self.streams {
-            streams.outgoing.on_polluted();
-        }
+    /// The peer reports this symbol or block as polluted.
+    pub(super) fn on_report(&mut self, number: u64) {
+        self.polluting_link = self.first_links.link_of(number).or(self.polluting_link);
     }
 
     /// Takes the link that a reported polluted symbol was sent over; each report once.
-    pub(crate) fn take_polluting_link(&mut self) -> Option<u64> {
-        self.end_to_end.as_mut()?.polluting_link.take()
+    pub(super) fn take_polluting_link(&mut self) -> Option<u64> {
+        self.polluting_link.take()
     }
 }
 
@@ -181,5 +140,28 @@ mod tests {
         assert_eq!((sent.link_of(40_002), sent.link_of(40_003)), (Some(4), None));
         sent.record(1 << 40, 5);
         assert_eq!((sent.link_of(1 << 40), sent.links.len()), (Some(5), 1));
+    }
+
+    #[test]
+    fn session_ends_after_pollution_without_an_authentic_symbol() {
+        let mut pollution = Pollution::default();
+        assert_eq!(pollution.on_polluted(255, false), None);
+        pollution.on_authentic();
+        assert_eq!(pollution.on_polluted(255, false), None);
+        assert_eq!(pollution.on_polluted(2, false), Some(257));
+        pollution.on_authentic();
+        assert_eq!(pollution.on_polluted(31, true), None);
+        assert_eq!(pollution.on_polluted(1, true), Some(32));
+    }
+
+    #[test]
+    fn reported_symbol_blames_its_link_once() {
+        let mut pollution = Pollution::default();
+        pollution.record_first_link(Some(3), 7);
+        pollution.record_first_link(None, 8);
+        pollution.on_report(3);
+        pollution.on_report(4);
+        assert_eq!(pollution.take_polluting_link(), Some(7));
+        assert_eq!(pollution.take_polluting_link(), None);
     }
 }

@@ -17,7 +17,7 @@ use crate::wire::varint::Reader;
 
 /// The sending direction of a connection, by mode.
 #[derive(Debug)]
-pub(in crate::connection) enum Outgoing {
+pub(in crate::session) enum Outgoing {
     /// BRTP: reliable and ordered.
     Reliable { queue: SendQueue, flow: FlowSender },
     /// BRCTP: reliable and ordered, coded in blocks.
@@ -27,15 +27,24 @@ pub(in crate::connection) enum Outgoing {
 }
 
 impl Outgoing {
-    pub(in crate::connection) fn is_finished(&self) -> bool {
+    pub(in crate::session) fn is_finished(&self) -> bool {
         match self {
             Self::Reliable { queue, .. } | Self::Rateless { queue, .. } => queue.is_finished(),
             Self::Timely { queue, .. } => queue.is_finished(),
         }
     }
 
+    /// Frees memory that only a busy flow needs.
+    pub(in crate::session) fn trim(&mut self) {
+        match self {
+            Self::Reliable { flow, .. } => flow.trim(),
+            Self::Timely { flow, .. } => flow.trim(),
+            Self::Rateless { flow, .. } => flow.trim(),
+        }
+    }
+
     /// Ends the flow.
-    pub(in crate::connection) fn finish(&mut self) {
+    pub(in crate::session) fn finish(&mut self) {
         match self {
             Self::Reliable { queue, .. } | Self::Rateless { queue, .. } => queue.finish(),
             Self::Timely { queue, .. } => queue.finish(),
@@ -43,7 +52,7 @@ impl Outgoing {
     }
 
     /// The totals for the END frame, if the flow has ended and the mode uses that frame.
-    pub(in crate::connection) fn end(&self) -> Option<Totals> {
+    pub(in crate::session) fn end(&self) -> Option<Totals> {
         match self {
             Self::Timely { queue, flow, .. } if queue.is_finished() && queue.is_empty() => {
                 Some(Totals { symbols: flow.symbols(), messages: queue.messages() })
@@ -53,7 +62,7 @@ impl Outgoing {
     }
 
     /// Sets the credit for messages; only a session with channels has it.
-    pub(in crate::connection) fn set_message_credit(&mut self, credit: u64) {
+    pub(in crate::session) fn set_message_credit(&mut self, credit: u64) {
         if let Self::Reliable { queue, .. } = self {
             queue.set_credit(credit);
         }
@@ -66,7 +75,7 @@ impl Outgoing {
         clippy::indexing_slicing,
         clippy::arithmetic_side_effects
     )]
-    pub(in crate::connection) fn push(&mut self, message: Bytes, expires: Timestamp) {
+    pub(in crate::session) fn push(&mut self, message: Bytes, expires: Timestamp) {
         match self {
             Self::Reliable { queue, .. } | Self::Rateless { queue, .. } => queue.push(message),
             Self::Timely { queue, .. } => queue.push(message, expires),
@@ -74,7 +83,7 @@ impl Outgoing {
     }
 
     /// Skips the numbers of the first `count` messages, which were sent as early data.
-    pub(in crate::connection) fn skip(&mut self, count: u64) {
+    pub(in crate::session) fn skip(&mut self, count: u64) {
         if let Self::Timely { queue, .. } = self {
             queue.skip(count);
         }
@@ -82,7 +91,7 @@ impl Outgoing {
 
     /// Bytes not yet sent or not yet acknowledged. In modes with deadlines, symbols kept for repair
     /// do not count.
-    pub(in crate::connection) fn waiting_bytes(&self) -> usize {
+    pub(in crate::session) fn waiting_bytes(&self) -> usize {
         match self {
             Self::Timely { queue, .. } => queue.bytes_held(),
             _ => self.bytes_held(),
@@ -90,7 +99,7 @@ impl Outgoing {
     }
 
     /// Queued bytes and bytes kept for repair.
-    pub(in crate::connection) fn bytes_held(&self) -> usize {
+    pub(in crate::session) fn bytes_held(&self) -> usize {
         match self {
             Self::Reliable { queue, .. } | Self::Rateless { queue, .. } => queue.bytes_held(),
             Self::Timely { queue, .. } => queue.bytes_held(),
@@ -98,7 +107,7 @@ impl Outgoing {
         .saturating_add(self.flow_bytes())
     }
 
-    pub(in crate::connection) fn flow_bytes(&self) -> usize {
+    pub(in crate::session) fn flow_bytes(&self) -> usize {
         match self {
             Self::Reliable { flow, .. } => flow.bytes_held(),
             Self::Rateless { flow, .. } => flow.bytes_held(),
@@ -107,7 +116,7 @@ impl Outgoing {
     }
 
     /// Bytes not yet sent.
-    pub(in crate::connection) fn unsent_bytes(&self) -> usize {
+    pub(in crate::session) fn unsent_bytes(&self) -> usize {
         match self {
             Self::Reliable { queue, flow } => queue.bytes_held() + flow.unsent_bytes(),
             Self::Rateless { queue, .. } => queue.bytes_held(),
@@ -116,7 +125,7 @@ impl Outgoing {
     }
 
     /// Sets the link that the next packets are for; `None` if there is only one.
-    pub(in crate::connection) fn set_link(&mut self, link: Option<u64>) {
+    pub(in crate::session) fn set_link(&mut self, link: Option<u64>) {
         match self {
             Self::Reliable { flow, .. } => flow.set_link(link),
             Self::Rateless { flow, .. } => flow.set_link(link),
@@ -125,7 +134,7 @@ impl Outgoing {
     }
 
     /// See [`FlowSender::has_assigned`].
-    pub(in crate::connection) fn has_assigned(&self, link: u64) -> bool {
+    pub(in crate::session) fn has_assigned(&self, link: u64) -> bool {
         match self {
             Self::Reliable { flow, .. } => flow.has_assigned(link),
             Self::Rateless { flow, .. } => flow.has_assigned(link),
@@ -134,7 +143,7 @@ impl Outgoing {
     }
 
     /// See [`FlowSender::release_assigned`].
-    pub(in crate::connection) fn release_assigned(&mut self, link: u64) {
+    pub(in crate::session) fn release_assigned(&mut self, link: u64) {
         match self {
             Self::Reliable { flow, .. } => flow.release_assigned(link),
             Self::Rateless { flow, .. } => flow.release_assigned(link),
@@ -143,14 +152,14 @@ impl Outgoing {
     }
 
     /// The peer has acknowledged the END frame.
-    pub(in crate::connection) fn on_end_acknowledged(&mut self) {
+    pub(in crate::session) fn on_end_acknowledged(&mut self) {
         if let Self::Timely { end_acknowledged, .. } = self {
             *end_acknowledged = true;
         }
     }
 
     /// Whether every message is acknowledged or expired, and the end of the flow too, if it ended.
-    pub(in crate::connection) fn is_all_acknowledged(&self) -> bool {
+    pub(in crate::session) fn is_all_acknowledged(&self) -> bool {
         match self {
             Self::Reliable { queue, flow } => queue.is_empty() && flow.all_acknowledged(),
             Self::Rateless { queue, flow } => queue.is_empty() && flow.all_acknowledged(),
@@ -160,7 +169,7 @@ impl Outgoing {
         }
     }
 
-    pub(in crate::connection) fn has_data(&self) -> bool {
+    pub(in crate::session) fn has_data(&self) -> bool {
         match self {
             Self::Reliable { queue, flow } => queue.is_sendable() || flow.wants_to_send(),
             Self::Rateless { queue, flow } => !queue.is_empty() || flow.wants_to_send(),
@@ -170,7 +179,7 @@ impl Outgoing {
 
     /// Writes the next coded payload to `out`. Symbols are cut as late as possible, so that small
     /// messages share a symbol and the symbol size follows the path MTU.
-    pub(in crate::connection) fn poll(
+    pub(in crate::session) fn poll(
         &mut self,
         now: Timestamp,
         symbol_size: usize,
@@ -241,7 +250,7 @@ impl Outgoing {
         }
     }
 
-    pub(in crate::connection) fn next_timeout(&self) -> Option<Timestamp> {
+    pub(in crate::session) fn next_timeout(&self) -> Option<Timestamp> {
         match self {
             Self::Reliable { flow, .. } => flow.next_timeout(),
             Self::Rateless { .. } => None,
@@ -249,7 +258,7 @@ impl Outgoing {
         }
     }
 
-    pub(in crate::connection) fn on_timeout(&mut self, now: Timestamp, path: &PathView) {
+    pub(in crate::session) fn on_timeout(&mut self, now: Timestamp, path: &PathView) {
         match self {
             Self::Reliable { flow, .. } => flow.on_timeout(now),
             Self::Rateless { .. } => {}
@@ -262,7 +271,7 @@ impl Outgoing {
 
     /// The probe timeout expired: returns whether there is data to retransmit. In a blackout,
     /// `blackout_packets` may be sent until the next one.
-    pub(in crate::connection) fn on_probe_timeout(&mut self, blackout_packets: u64) -> bool {
+    pub(in crate::session) fn on_probe_timeout(&mut self, blackout_packets: u64) -> bool {
         match self {
             Self::Reliable { flow, .. } => flow.on_probe_timeout(blackout_packets),
             Self::Rateless { flow, .. } => flow.on_probe_timeout(),
@@ -271,7 +280,7 @@ impl Outgoing {
     }
 
     /// The path was abandoned: everything in flight that is not reported as received is lost.
-    pub(in crate::connection) fn on_path_lost(
+    pub(in crate::session) fn on_path_lost(
         &mut self,
         now: Timestamp,
         path: &PathView,
@@ -285,7 +294,7 @@ impl Outgoing {
         }
     }
 
-    pub(in crate::connection) fn awaits_decoding(&self) -> bool {
+    pub(in crate::session) fn awaits_decoding(&self) -> bool {
         match self {
             Self::Reliable { flow, .. } => flow.awaits_decoding(),
             Self::Rateless { flow, .. } => !flow.all_acknowledged(),
@@ -293,7 +302,7 @@ impl Outgoing {
         }
     }
 
-    pub(in crate::connection) fn on_rank_feedback(
+    pub(in crate::session) fn on_rank_feedback(
         &mut self,
         now: Timestamp,
         feedback: &RankFeedback,
@@ -307,7 +316,7 @@ impl Outgoing {
         }
     }
 
-    pub(in crate::connection) fn on_credit(&mut self, symbols: u64) {
+    pub(in crate::session) fn on_credit(&mut self, symbols: u64) {
         match self {
             Self::Reliable { flow, .. } => flow.on_credit(symbols),
             Self::Rateless { flow, .. } => flow.on_credit(symbols),
@@ -315,7 +324,7 @@ impl Outgoing {
         }
     }
 
-    pub(in crate::connection) fn counters(&self) -> SenderCounters {
+    pub(in crate::session) fn counters(&self) -> SenderCounters {
         match self {
             Self::Reliable { flow, .. } => flow.counters(),
             Self::Rateless { flow, .. } => flow.counters(),
@@ -323,7 +332,7 @@ impl Outgoing {
         }
     }
 
-    pub(in crate::connection) fn expired(&self) -> u64 {
+    pub(in crate::session) fn expired(&self) -> u64 {
         match self {
             Self::Reliable { .. } | Self::Rateless { .. } => 0,
             Self::Timely { queue, .. } => queue.expired(),
@@ -331,7 +340,7 @@ impl Outgoing {
     }
 
     /// The number of the packet's symbol or block, by which the peer can attribute pollution.
-    pub(in crate::connection) fn number_of(&self, kind: PacketKind, payload: &[u8]) -> Option<u64> {
+    pub(in crate::session) fn number_of(&self, kind: PacketKind, payload: &[u8]) -> Option<u64> {
         let mut reader = Reader::new(payload);
         match self {
             Self::Reliable { flow, .. } if kind == PacketKind::Source => {
@@ -348,14 +357,14 @@ impl Outgoing {
     }
 
     /// The peer reported pollution.
-    pub(in crate::connection) fn on_polluted(&mut self) {
+    pub(in crate::session) fn on_polluted(&mut self) {
         if let Self::Rateless { flow, .. } = self {
             flow.on_polluted();
         }
     }
 
     /// Removes symbols that were never sent from a report.
-    pub(in crate::connection) fn limit(&self, feedback: &mut RankFeedback) {
+    pub(in crate::session) fn limit(&self, feedback: &mut RankFeedback) {
         let end = match self {
             Self::Reliable { flow, .. } => flow.sent_end(),
             Self::Rateless { flow, .. } => flow.next_number(),
@@ -368,12 +377,12 @@ impl Outgoing {
     }
 
     /// Whether messages have deadlines.
-    pub(in crate::connection) fn is_timely(&self) -> bool {
+    pub(in crate::session) fn is_timely(&self) -> bool {
         matches!(self, Self::Timely { .. })
     }
 
     /// Sets how long the receiver leaves the repair of gaps to relays.
-    pub(in crate::connection) fn set_feedback_delay(&mut self, delay: Duration) {
+    pub(in crate::session) fn set_feedback_delay(&mut self, delay: Duration) {
         if let Self::Rateless { flow, .. } = self {
             flow.set_feedback_delay(delay);
         }
