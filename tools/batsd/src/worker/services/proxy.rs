@@ -212,6 +212,55 @@ async fn socks(
     None
 }
 
+/// The datagrams of the program of an association.
+struct Uploads<'a> {
+    socket: &'a UdpSocket,
+    from: SocketAddr,
+    declared: Declared,
+    /// The program's socket, once it is known.
+    client: &'a Mutex<Option<SocketAddr>>,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Uploads<'a> {
+    fn new(
+        socket: &'a UdpSocket,
+        (from, declared): (SocketAddr, Declared),
+        client: &'a Mutex<Option<SocketAddr>>,
+    ) -> Self {
+        let buffer = vec![0; 3 + target::MAX_ENCODED + MAX_PAYLOAD];
+        Self { socket, from, declared, client, buffer }
+    }
+
+    /// The next datagram of the program, as the exit takes it; none if it sent none for [`UDP_IDLE`].
+    async fn next(&mut self) -> Option<Vec<u8>> {
+        // What is not taken, such as a datagram of another host, does not move the end. It is looked at before each call,
+        // too, because a call that finds a datagram succeeds at any time.
+        let end = Instant::now() + UDP_IDLE;
+        while Instant::now() < end {
+            let receives = self.socket.recv_from(&mut self.buffer);
+            let result = timeout_at(end, receives).await.ok()?;
+            let Some((length, source)) = received(result).await else { continue };
+            if let Some(frame) = self.take(length, source) {
+                return Some(frame);
+            }
+        }
+        None
+    }
+
+    /// The datagram in the buffer, if it is one of the program.
+    fn take(&self, length: usize, source: SocketAddr) -> Option<Vec<u8>> {
+        if source.ip() != self.from.ip() || !self.declared.is(source) {
+            return None;
+        }
+        if *lock(self.client).get_or_insert(source) != source {
+            return None;
+        }
+        let (target, payload) = socks5::datagram(self.buffer.get(..length)?)?;
+        encode_datagram(&target, payload)
+    }
+}
+
 /// Carries datagrams as long as the program's connection lasts. The program's socket is the one that it
 /// declared; if it declared no port, the first source of its host.
 async fn associate(
@@ -222,21 +271,9 @@ async fn associate(
 ) {
     let client: Mutex<Option<SocketAddr>> = Mutex::new(None);
     let up = async {
-        let mut buffer = vec![0; 3 + target::MAX_ENCODED + MAX_PAYLOAD];
-        // A datagram of a host that is not the program's does not keep it alive.
-        while let Ok(result) = timeout(UDP_IDLE, socket.recv_from(&mut buffer)).await {
-            let Some((length, source)) = received(result).await else { continue };
-            if source.ip() != from.ip() || !declared.is(source) {
-                continue;
-            }
-            if *lock(&client).get_or_insert(source) != source {
-                continue;
-            }
-            let datagram = socks5::datagram(buffer.get(..length).unwrap_or_default());
-            let frame = datagram.and_then(|(target, payload)| encode_datagram(&target, payload));
-            if let Some(frame) = frame {
-                channel.write_all(&frame).await?;
-            }
+        let mut uploads = Uploads::new(socket, (from, declared), &client);
+        while let Some(frame) = uploads.next().await {
+            channel.write_all(&frame).await?;
         }
         Ok::<(), std::io::Error>(())
     };
@@ -257,5 +294,74 @@ async fn associate(
         _ = up => {}
         _ = down => {}
         () = connection => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::proxy::target::{Host, Target};
+
+    /// The association has ended this long after its start. The program sends after the times of `accepted`; another
+    /// host, another socket of the program's host, and the program with something that is no datagram of SOCKS5 send
+    /// every 30 s, for half an hour.
+    async fn ends_after(accepted: &[u64]) -> Duration {
+        let bind = |ip: [u8; 4]| UdpSocket::bind((Ipv4Addr::from(ip), 0));
+        let socket = bind([127, 0, 0, 1]).await.unwrap();
+        let at = socket.local_addr().unwrap();
+        let program = bind([127, 0, 0, 1]).await.unwrap();
+        let (other_host, other_socket) = (bind([127, 0, 0, 2]).await, bind([127, 0, 0, 1]).await);
+        let others = [other_host.unwrap(), other_socket.unwrap()];
+        let target = Target { host: Host::Ip([192, 0, 2, 1].into()), port: 53 };
+        let datagram = socks5::encode_datagram(&target, b"question");
+        let start = Instant::now();
+        let sends_accepted = async {
+            for after in accepted {
+                tokio::time::sleep_until(start + Duration::from_secs(*after)).await;
+                program.send_to(&datagram, at).await.unwrap();
+            }
+        };
+        let sends_others = async {
+            for _ in 0..60 {
+                sleep(Duration::from_secs(30)).await;
+                for socket in &others {
+                    socket.send_to(&datagram, at).await.unwrap();
+                }
+                program.send_to(b"no datagram", at).await.unwrap();
+            }
+        };
+        let declared = Declared { ip: None, port: Some(program.local_addr().unwrap().port()) };
+        let client = Mutex::new(None);
+        let from = program.local_addr().unwrap();
+        let takes = async {
+            let mut uploads = Uploads::new(&socket, (from, declared), &client);
+            let mut count = 0;
+            while uploads.next().await.is_some() {
+                count += 1;
+            }
+            assert_eq!(count, accepted.len());
+            start.elapsed()
+        };
+        tokio::join!(takes, sends_accepted, sends_others).0
+    }
+
+    #[test]
+    fn only_datagrams_of_the_program_keep_an_association() {
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_all().start_paused(true).build().unwrap();
+        for (accepted, last) in [(&[][..], 0), (&[100, 215, 330], 330)] {
+            let ended = runtime.block_on(ends_after(accepted));
+            let idle = ended.saturating_sub(Duration::from_secs(last));
+            // A timer of tokio has a resolution of a millisecond.
+            assert!(
+                (UDP_IDLE..UDP_IDLE + Duration::from_millis(10)).contains(&idle),
+                "it ended {idle:?} after the last datagram of the program"
+            );
+        }
     }
 }
