@@ -17,11 +17,13 @@
     )
 )]
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::str::SplitAsciiWhitespace;
 
 use rustix::fs::{FlockOperation, flock};
 
@@ -90,13 +92,29 @@ impl KnownHosts {
     /// # Errors
     /// The file cannot be read or is unusable.
     pub fn fingerprints(&self, name: &str) -> Result<Vec<Fingerprint>, TrustError> {
-        let mut file = match open(OpenOptions::new().read(true), &self.path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(self.failed("read", error)),
-        };
-        let text = self.read(&mut file)?;
-        Ok(self.entries(&text, name)?.into_iter().map(|(_, fingerprint)| fingerprint).collect())
+        Ok(self.entries_of_file(name)?.into_iter().map(|(_, fingerprint)| fingerprint).collect())
+    }
+
+    /// Returns the fingerprints recorded for each of these servers, in the order of their lines. The file is read once.
+    ///
+    /// # Errors
+    /// As of [`fingerprints`](Self::fingerprints).
+    pub fn fingerprints_of<'a>(
+        &self,
+        names: impl IntoIterator<Item = &'a str>,
+    ) -> Result<BTreeMap<&'a str, Vec<Fingerprint>>, TrustError> {
+        let names: BTreeMap<&str, Server> =
+            names.into_iter().map(|name| (name, Server::new(name))).collect();
+        let mut recorded: BTreeMap<&Server, Vec<Fingerprint>> =
+            names.values().map(|server| (server, Vec::new())).collect();
+        let text = self.text()?;
+        for (number, server, words) in lines(&text) {
+            if let Some(prints) = recorded.get_mut(&server) {
+                prints.push(self.fingerprint(number, words)?);
+            }
+        }
+        let of = |server| recorded.get(server).cloned().unwrap_or_default();
+        Ok(names.iter().map(|(name, server)| (*name, of(server))).collect())
     }
 
     /// Checks the fingerprint of a server. An unknown server is recorded; returns whether it was.
@@ -154,9 +172,14 @@ impl KnownHosts {
     }
 
     fn entries_of_file(&self, name: &str) -> Result<Vec<(usize, Fingerprint)>, TrustError> {
+        self.entries(&self.text()?, name)
+    }
+
+    /// The text of the file; none if there is no file.
+    fn text(&self) -> Result<String, TrustError> {
         match open(OpenOptions::new().read(true), &self.path) {
-            Ok(mut file) => self.entries(&self.read(&mut file)?, name),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Ok(mut file) => self.read(&mut file),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(String::new()),
             Err(error) => Err(self.failed("read", error)),
         }
     }
@@ -183,24 +206,25 @@ impl KnownHosts {
 
     /// The recorded fingerprints of a server, with their line numbers from 1.
     fn entries(&self, text: &str, name: &str) -> Result<Vec<(usize, Fingerprint)>, TrustError> {
-        let mut found = Vec::new();
-        for (line, number) in text.lines().zip(1..) {
-            let mut words = line.split_ascii_whitespace();
-            if !words.next().is_some_and(|word| is_same_name(word, name)) {
-                continue;
-            }
-            let fingerprint = words.next().and_then(|word| word.strip_prefix(ALGORITHM));
-            match (fingerprint.and_then(|hex| hex.parse().ok()), words.next()) {
-                (Some(fingerprint), None) => found.push((number, fingerprint)),
-                // A damaged line must not turn a known server into an unknown one.
-                _ => {
-                    return Err(
-                        self.unusable(format!("line {number} is damaged: correct or remove it"))
-                    );
-                }
-            }
+        let wanted = Server::new(name);
+        lines(text)
+            .filter(|(_, server, _)| *server == wanted)
+            .map(|(number, _, words)| Ok((number, self.fingerprint(number, words)?)))
+            .collect()
+    }
+
+    /// The fingerprint on a line, from the words after the name.
+    fn fingerprint(
+        &self,
+        number: usize,
+        mut words: SplitAsciiWhitespace<'_>,
+    ) -> Result<Fingerprint, TrustError> {
+        let fingerprint = words.next().and_then(|word| word.strip_prefix(ALGORITHM));
+        match (fingerprint.and_then(|hex| hex.parse().ok()), words.next()) {
+            (Some(fingerprint), None) => Ok(fingerprint),
+            // A damaged line must not turn a known server into an unknown one.
+            _ => Err(self.unusable(format!("line {number} is damaged: correct or remove it"))),
         }
-        Ok(found)
     }
 
     fn read(&self, file: &mut File) -> Result<String, TrustError> {
@@ -231,11 +255,27 @@ impl KnownHosts {
     }
 }
 
-/// Whether two names are those of one server: letters of host names have no case, and an address has several texts.
-fn is_same_name(one: &str, other: &str) -> bool {
-    let address = |text: &str| text.parse::<SocketAddr>();
-    one.eq_ignore_ascii_case(other)
-        || matches!((address(one), address(other)), (Ok(one), Ok(other)) if one == other)
+/// A server, by its name: letters of host names have no case, and an address has several texts.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Server {
+    Address(SocketAddr),
+    Host(String),
+}
+
+impl Server {
+    fn new(name: &str) -> Self {
+        let address = name.parse().map(Self::Address);
+        address.unwrap_or_else(|_| Self::Host(name.to_ascii_lowercase()))
+    }
+}
+
+/// The lines with servers: their numbers from 1, the server, and the words after its name.
+fn lines(text: &str) -> impl Iterator<Item = (usize, Server, SplitAsciiWhitespace<'_>)> {
+    text.lines().zip(1..).filter_map(|(line, number)| {
+        let mut words = line.split_ascii_whitespace();
+        let name = words.next().filter(|name| !name.starts_with('#'))?;
+        Some((number, Server::new(name), words))
+    })
 }
 
 /// Whether a name fits on a line of the file.
@@ -336,6 +376,31 @@ mod tests {
             assert!(matches!(error, TrustError::Changed { .. }), "{error}");
         }
         assert!(hosts.check("node.example.org:2", B).unwrap(), "another port");
+    }
+
+    #[test]
+    fn several_servers_have_the_fingerprints_that_each_of_them_has_alone() {
+        let scratch = Scratch::new("several");
+        let hosts = scratch.hosts();
+        let names = ["a.example:1", "A.Example:1", "[2001:db8::7]:1", "192.0.2.7:1", "none:1"];
+        let of_all = || hosts.fingerprints_of(names);
+        assert!(of_all().unwrap().values().all(Vec::is_empty), "there is no file");
+        scratch.write(format!(
+            "# a.example:1 x\n\na.example:1 {ALGORITHM}{A}\n192.0.2.7:1 {ALGORITHM}{B}\nother:1 nonsense\n\
+             [2001:DB8:0::7]:1 {ALGORITHM}{B}\na.EXAMPLE:1 {ALGORITHM}{B}\n192.0.2.7:2 {ALGORITHM}{A}\n"
+        ));
+        let all = of_all().unwrap();
+        assert_eq!(
+            (all["a.example:1"].as_slice(), all["none:1"].as_slice()),
+            (&[A, B][..], &[][..])
+        );
+        for name in names {
+            assert_eq!(all[name], hosts.fingerprints(name).unwrap(), "{name}");
+        }
+        scratch.write(format!("192.0.2.7:1 {ALGORITHM}{B} x\n"));
+        assert!(of_all().unwrap_err().to_string().contains("line 1 is damaged"));
+        scratch.allow(0o620);
+        assert!(of_all().unwrap_err().to_string().contains("chmod 600"));
     }
 
     #[test]

@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use bats_node::{NeighbourPolicy, NodeId, PlanError};
 use openbats::{Fingerprint, KnownHosts};
 use toml::Spanned;
 
-use super::{ConfigError, Remote, Source, interface, model};
+use super::{ConfigError, OTHER_POLICY, Remote, Source, interface, model, policy};
 
 /// Fingerprints of known servers, by `remote`.
 pub type Known = BTreeMap<String, [u8; 32]>;
@@ -121,6 +122,95 @@ pub(super) fn placeholders(file: &model::File) -> Known {
     let remotes = remotes.chain(of_peers.filter_map(|peer| peer.remote.as_ref()));
     let remotes = remotes.filter_map(|remote| remote.get_ref().parse::<Remote>().ok());
     remotes.map(|remote| (remote.to_string(), placeholder(&remote).0)).collect()
+}
+
+/// Why the configuration cannot have some of the recorded certificates, by the names of their neighbours. Those before
+/// them in the order of the names have precedence, and the fingerprints of the file have it over all. For each name only
+/// what has its certificate is looked at, so the time is linear.
+pub(super) fn conflicts(
+    source: &Source<'_>,
+    file: &model::File,
+    known: &Known,
+) -> Result<BTreeMap<String, ConfigError>, ConfigError> {
+    let mut owners = Owners::default();
+    let mut waiting = BTreeMap::<String, Entries<'_>>::new();
+    for link in &file.link {
+        match (&link.fingerprint, &link.remote) {
+            (Some(_), _) => {
+                let print = source.fingerprint(link.fingerprint.as_ref(), &link.name)?;
+                owners.policies.insert(print, policy(source, link)?);
+            }
+            (None, Some(remote)) => {
+                let name = source.remote(remote)?.to_string();
+                waiting.entry(name).or_default().links.push(link);
+            }
+            (None, None) => {}
+        }
+    }
+    for peer in &file.peer {
+        match (&peer.fingerprint, &peer.remote) {
+            (Some(_), _) => {
+                let print = source.fingerprint(peer.fingerprint.as_ref(), &peer.id)?;
+                owners.peers.insert(print, source.id("id", &peer.id)?);
+            }
+            (None, Some(remote)) => {
+                let name = source.remote(remote)?.to_string();
+                waiting.entry(name).or_default().peers.push(peer);
+            }
+            (None, None) => {}
+        }
+    }
+    let mut refused = BTreeMap::new();
+    for (name, print) in known {
+        let Some(entries) = waiting.get(name) else { continue };
+        if let Some(error) = owners.conflict(source, entries, print)? {
+            refused.insert(name.clone(), error);
+            continue;
+        }
+        for link in &entries.links {
+            owners.policies.insert(*print, policy(source, link)?);
+        }
+        for peer in &entries.peers {
+            owners.peers.insert(*print, source.id("id", &peer.id)?);
+        }
+    }
+    Ok(refused)
+}
+
+/// The entries that wait for the certificate of one neighbour.
+#[derive(Default)]
+struct Entries<'a> {
+    links: Vec<&'a model::Link>,
+    peers: Vec<&'a model::Peer>,
+}
+
+/// What has a certificate: a neighbour has one policy, and a certificate is that of one peer.
+#[derive(Default)]
+struct Owners {
+    policies: BTreeMap<[u8; 32], NeighbourPolicy>,
+    peers: BTreeMap<[u8; 32], NodeId>,
+}
+
+impl Owners {
+    fn conflict(
+        &self,
+        source: &Source<'_>,
+        entries: &Entries<'_>,
+        print: &[u8; 32],
+    ) -> Result<Option<ConfigError>, ConfigError> {
+        if let Some(owner) = self.policies.get(print) {
+            for link in &entries.links {
+                if policy(source, link)? != *owner {
+                    return Ok(Some(source.error(Some(link.name.span()), OTHER_POLICY)));
+                }
+            }
+        }
+        if let (Some(&owner), Some(peer)) = (self.peers.get(print), entries.peers.first()) {
+            let error = PlanError::SharedCertificate(owner, source.id("id", &peer.id)?);
+            return Ok(Some(source.error(Some(peer.id.span()), error)));
+        }
+        Ok(None)
+    }
 }
 
 /// The fingerprint of no certificate, for an address.

@@ -15,7 +15,7 @@ mod remote;
 mod services;
 mod share;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::num::NonZeroU64;
@@ -133,7 +133,7 @@ pub struct Config {
 }
 
 /// Errors of a configuration, with their positions.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     path: PathBuf,
     line: Option<usize>,
@@ -158,7 +158,44 @@ struct Source<'a> {
     text: &'a str,
 }
 
+/// Counts how often a thread has gone through a whole configuration: tests bound it.
+#[cfg(test)]
+pub(crate) mod passes {
+    use std::cell::Cell;
+
+    thread_local! {
+        static COUNT: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn add() {
+        COUNT.set(COUNT.get() + 1);
+    }
+
+    pub(crate) fn count() -> usize {
+        COUNT.get()
+    }
+}
+
 impl Source<'_> {
+    /// Parses the text, without checks of the values.
+    fn file(&self) -> Result<model::File, ConfigError> {
+        #[cfg(test)]
+        passes::add();
+        toml::from_str(self.text)
+            .map_err(|error| self.error(error.span(), explain(error.message())))
+    }
+
+    /// Parses the text, and checks what will hold whatever certificates neighbours have.
+    fn checked_file(&self) -> Result<model::File, ConfigError> {
+        let file = self.file()?;
+        // What waits for a certificate must not be wrong, either.
+        let all = first_use::placeholders(&file);
+        if !all.is_empty() {
+            Config::of_file(self, file.clone(), &all)?;
+        }
+        Ok(file)
+    }
+
     fn error(&self, span: Option<Range<usize>>, text: impl fmt::Display) -> ConfigError {
         let before = span.and_then(|span| self.text.get(..span.start));
         ConfigError {
@@ -288,14 +325,33 @@ impl Config {
     /// It is not a valid configuration.
     pub fn parse_with(path: &Path, text: &str, known: &Known) -> Result<Self, ConfigError> {
         let source = Source { path, text };
-        let file: model::File = toml::from_str(text)
-            .map_err(|error| source.error(error.span(), explain(error.message())))?;
-        // What waits for a certificate must not be wrong, either.
-        let all = first_use::placeholders(&file);
-        if !all.is_empty() {
-            Self::of_file(&source, file.clone(), &all)?;
-        }
+        let file = source.checked_file()?;
         Self::of_file(&source, file, known)
+    }
+
+    /// As [`parse_with`](Self::parse_with), with those certificates that the configuration can have, which are returned.
+    /// The others are returned with the reason.
+    ///
+    /// # Errors
+    /// It is not a valid configuration, whatever the certificates are.
+    pub(crate) fn parse_with_usable(
+        path: &Path,
+        text: &str,
+        mut known: Known,
+    ) -> Result<(Self, Known, BTreeMap<String, ConfigError>), ConfigError> {
+        let source = Source { path, text };
+        let file = source.checked_file()?;
+        let refused = first_use::conflicts(&source, &file, &known)?;
+        known.retain(|name, _| !refused.contains_key(name));
+        match Self::of_file(&source, file.clone(), &known) {
+            Ok(config) => Ok((config, known, refused)),
+            // A conflict that the search does not know: without the certificates the node starts all the same.
+            Err(error) => {
+                let config = Self::of_file(&source, file, &Known::new())?;
+                let names = known.into_keys().map(|name| (name, error.clone()));
+                Ok((config, Known::new(), refused.into_iter().chain(names).collect()))
+            }
+        }
     }
 
     fn of_file(
@@ -303,6 +359,8 @@ impl Config {
         mut file: model::File,
         known: &Known,
     ) -> Result<Self, ConfigError> {
+        #[cfg(test)]
+        passes::add();
         let listen = listen(source, &file.node)?;
         let first_use = first_use::resolve(source, &mut file, &listen, known)?;
         let id = source.id("id", &file.node.id)?;
@@ -400,6 +458,15 @@ pub(crate) fn is_interface_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
 }
 
+const OTHER_POLICY: &str =
+    "two links with this neighbour disagree about transit or rate: a neighbour has one policy";
+
+/// What the node forwards for the neighbour of a link.
+fn policy(source: &Source<'_>, link: &model::Link) -> Result<NeighbourPolicy, ConfigError> {
+    let rate = link.rate.as_ref().map(|rate| source.rate(rate)).transpose()?;
+    Ok(NeighbourPolicy { transit: link.transit, rate })
+}
+
 fn links(
     source: &Source<'_>,
     file: &model::File,
@@ -420,16 +487,13 @@ fn links(
             return Err(source.error(Some(link.name.span()), text));
         }
         let fingerprint = source.fingerprint(link.fingerprint.as_ref(), &link.name)?;
-        let rate = link.rate.as_ref().map(|rate| source.rate(rate)).transpose()?;
+        let wanted = policy(source, link)?;
         if let Some(rate) = link.rate.as_ref().filter(|_| !link.transit) {
             let text = "rate limits what is forwarded for the neighbour: it needs transit = true";
             return Err(source.error(Some(rate.span()), text));
         }
-        let wanted = NeighbourPolicy { transit: link.transit, rate };
         if *plan.neighbours.entry(fingerprint).or_insert(wanted) != wanted {
-            let text = "two links with this neighbour disagree about transit or rate: a neighbour \
-                        has one policy";
-            return Err(source.error(Some(link.name.span()), text));
+            return Err(source.error(Some(link.name.span()), OTHER_POLICY));
         }
         if link.transit && !file.node.relay {
             let text = "transit = true needs relay = true in [node]";
@@ -456,8 +520,9 @@ fn links(
             None => {}
         }
     }
+    let by_name = file.link.iter().map(|link| (link.name.get_ref().as_str(), link)).collect();
     for route in file.routes.fixed.iter().filter(|route| !route.get_ref().waits) {
-        static_route(source, file, plan, route.get_ref())?;
+        static_route(source, &by_name, plan, route.get_ref())?;
     }
     Ok(())
 }
@@ -485,7 +550,7 @@ fn interface(
 
 fn static_route(
     source: &Source<'_>,
-    file: &model::File,
+    links: &BTreeMap<&str, &model::Link>,
     plan: &mut Plan,
     route: &model::Route,
 ) -> Result<(), ConfigError> {
@@ -498,7 +563,7 @@ fn static_route(
     }
     for via in &route.via {
         let name = via.get_ref();
-        let Some(link) = file.link.iter().find(|link| link.name.get_ref() == name) else {
+        let Some(link) = links.get(name.as_str()) else {
             let error = PlanError::UnknownLink(to, name.clone());
             return Err(source.error(Some(via.span()), format!("{error}: add a [[link]]")));
         };

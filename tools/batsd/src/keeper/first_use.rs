@@ -55,10 +55,12 @@ pub(super) fn recorded(config: &Config) -> anyhow::Result<Known> {
     let Some(path) = config.known_hosts.as_ref().filter(|_| !config.first_use.is_empty()) else {
         return Ok(known);
     };
+    // All at once: the file may have 1 MiB, and there may be more than a thousand entries.
+    let names: Vec<String> = config.first_use.iter().map(FirstUse::name).collect();
     let file = KnownHosts::new(path);
-    for entry in &config.first_use {
-        if let Some(print) = file.fingerprints(&entry.name())?.last() {
-            known.insert(entry.name(), print.0);
+    for (name, prints) in file.fingerprints_of(names.iter().map(String::as_str))? {
+        if let Some(print) = prints.last() {
+            known.insert(name.to_owned(), print.0);
         }
     }
     Ok(known)
@@ -80,19 +82,9 @@ pub(super) fn with_known(
         }
         !is_own
     });
-    if let Ok(config) = Config::parse_with(path, text, &known) {
-        return Ok((config, known, refused));
-    }
-    let mut used = Known::new();
-    for (name, print) in known {
-        let with = used.iter().map(|(name, print)| (name.clone(), *print));
-        let with: Known = with.chain([(name.clone(), print)]).collect();
-        match Config::parse_with(path, text, &with) {
-            Ok(_) => used = with,
-            Err(error) => _ = refused.insert(name, error.to_string()),
-        }
-    }
-    Ok((Config::parse_with(path, text, &used)?, used, refused))
+    let (config, used, conflicts) = Config::parse_with_usable(path, text, known)?;
+    refused.extend(conflicts.into_iter().map(|(name, error)| (name, error.to_string())));
+    Ok((config, used, refused))
 }
 
 /// Records a certificate, and reports it to the owner of the node.
@@ -348,7 +340,13 @@ fn ask_all(
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    use rustix::fs::inotify;
+
     use super::*;
+    use crate::config::passes;
 
     fn asked() -> Asked {
         let question = |interface: &str| Question {
@@ -394,6 +392,115 @@ mod tests {
         assert_eq!(config.plan.peers.len(), 1);
         assert_eq!(refused.keys().cloned().collect::<Vec<_>>(), [name(8), name(9)]);
         assert!(refused[&name(8)].contains("the same fingerprint"), "{refused:?}");
+    }
+
+    /// Certificates one by one, in the order of the names, each if the configuration can have it with those before:
+    /// what [`with_known`] has to find without going through the configuration for each.
+    fn one_by_one(text: &str, known: &Known) -> (Known, Vec<String>) {
+        let (mut used, mut refused) = (Known::new(), Vec::new());
+        for (name, print) in known {
+            let mut with = used.clone();
+            with.insert(name.clone(), *print);
+            match Config::parse_with(Path::new("x"), text, &with) {
+                Ok(_) => used = with,
+                Err(_) => refused.push(name.clone()),
+            }
+        }
+        (used, refused)
+    }
+
+    #[test]
+    fn refused_certificates_are_those_that_conflict_with_others_before_them() {
+        let digits = |byte: u8| format!("{byte:02x}").repeat(32);
+        let text = format!(
+            "[node]\nid = \"10.255.0.1\"\nrelay = true\n\
+             [[link]]\nname = \"a\"\nremote = \"192.0.2.1:1\"\ntransit = true\n\
+             [[link]]\nname = \"b\"\nremote = \"192.0.2.2:1\"\n\
+             [[link]]\nname = \"c\"\nfingerprint = \"{}\"\ntransit = true\nrate = \"1 Mbit/s\"\n\
+             [[link]]\nname = \"d\"\nremote = \"192.0.2.3:1\"\ntransit = true\n\
+             [[peer]]\nid = \"10.255.0.3\"\nremote = \"192.0.2.3:1\"\n\
+             [[peer]]\nid = \"10.255.0.4\"\nremote = \"192.0.2.4:1\"\n\
+             [[peer]]\nid = \"10.255.0.5\"\nfingerprint = \"{}\"\n\
+             [[routes.static]]\nto = \"10.255.0.5\"\nvia = [\"a\", \"b\"]\n",
+            digits(1),
+            digits(2),
+        );
+        let mut conflicts = 0;
+        for number in 0..256_u32 {
+            let prints = (0..4).map(|name| (number >> (2 * name)) as u8 & 3);
+            let names = (1..5).map(|name| format!("192.0.2.{name}:1"));
+            let all = names.zip(prints).filter(|(_, print)| *print != 0);
+            let known: Known = all.map(|(name, print)| (name, [print; 32])).collect();
+            let own = Fingerprint([9; 32]);
+            let (config, used, refused) =
+                with_known(Path::new("x"), &text, own, known.clone()).unwrap();
+            let expected = one_by_one(&text, &known);
+            assert_eq!((used.clone(), refused.keys().cloned().collect()), expected, "{known:?}");
+            let is_known = |entry: &FirstUse| used.contains_key(&entry.name()) == entry.is_known;
+            assert!(config.first_use.iter().all(is_known), "{known:?}");
+            for reason in refused.values() {
+                let is_about_names = ["same fingerprint", "disagree about transit or rate"]
+                    .iter()
+                    .any(|words| reason.contains(words));
+                assert!(reason.starts_with("x:") && is_about_names, "{reason}");
+            }
+            conflicts += refused.len();
+        }
+        assert!(conflicts > 256, "{conflicts}");
+    }
+
+    /// The keeper does this in its main thread at each start and reload.
+    #[test]
+    fn a_conflict_among_1024_recorded_certificates_takes_few_passes_through_the_file() {
+        let mut text = "[node]\nid = \"10.255.0.1\"\n".to_owned();
+        let mut known = Known::new();
+        for number in 0..1_024_u32 {
+            let (high, low) = (number / 256, number % 256);
+            let name = format!("192.0.{high}.{low}:4900");
+            text += &format!("[[peer]]\nid = \"10.1.{high}.{low}\"\nremote = \"{name}\"\n");
+            let mut print = [1; 32];
+            // The last one shows the certificate of the first one.
+            print[..4].copy_from_slice(&(number % 1_023).to_be_bytes());
+            known.insert(name, print);
+        }
+        let before = passes::count();
+        let own = Fingerprint([9; 32]);
+        let (config, used, refused) = with_known(Path::new("x"), &text, own, known).unwrap();
+        let passes = passes::count() - before;
+        assert_eq!((config.plan.peers.len(), used.len(), refused.len()), (1_023, 1_023, 1));
+        // A parse, a check with stand-ins for the certificates, a search for conflicts, and a check with the rest.
+        assert!(passes <= 4, "{passes} passes");
+    }
+
+    /// Of a file with as many neighbours.
+    #[test]
+    fn recorded_certificates_are_read_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("known_hosts");
+        let mut text =
+            format!("[node]\nid = \"10.255.0.1\"\nknown_hosts = \"{}\"\n", path.display());
+        let mut lines = String::new();
+        for number in 0..1_024_u32 {
+            let (high, low) = (number / 256, number % 256);
+            let name = format!("192.0.{high}.{low}:4900");
+            text += &format!("[[peer]]\nid = \"10.1.{high}.{low}\"\nremote = \"{name}\"\n");
+            lines += &format!("{name} sha256:{}\n", Fingerprint([low as u8; 32]));
+        }
+        std::fs::write(&path, lines).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        let config = Config::parse(Path::new("x"), &text).unwrap();
+        let events = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+        // An event that equals the one before is not queued: so the ends of reads separate the beginnings.
+        let wanted = inotify::WatchFlags::OPEN | inotify::WatchFlags::CLOSE;
+        inotify::add_watch(&events, &path, wanted).unwrap();
+        assert_eq!(recorded(&config).unwrap().len(), 1_024);
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 4_096];
+        let mut reader = inotify::Reader::new(&events, &mut buffer);
+        let mut opened = 0;
+        while let Ok(event) = reader.next() {
+            opened += usize::from(event.events().contains(inotify::ReadFlags::OPEN));
+        }
+        assert_eq!(opened, 1, "the file is opened once");
     }
 
     #[test]
