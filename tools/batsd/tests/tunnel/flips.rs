@@ -11,6 +11,10 @@ use crate::traffic::{Times, Traffic, is_long};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const INTERVAL: Duration = Duration::from_secs(2);
+/// Bounds on the time from a change of the route until the node's route has changed and traffic flows, for long runs
+/// and for short ones of four changes. The goal is 1 s; 5 ms are the median, and 70 ms the worst of 150. So a short run
+/// has the bound of the goal, too.
+const BOUNDS: [Duration; 2] = [Duration::from_secs(1); 2];
 
 #[test]
 fn traffic_goes_on_while_a_route_flips() {
@@ -57,7 +61,7 @@ fn traffic_goes_on_while_a_route_flips() {
         sleep(INTERVAL.saturating_sub(start.elapsed()));
     }
     for (what, times) in ["datagrams", "TCP", "the node's route"].iter().zip(&times) {
-        eprintln!("route changed every {INTERVAL:?}, {what}: {}", times.summary());
+        times.report(&format!("route changed every {INTERVAL:?}, {what}"), BOUNDS);
     }
     eprintln!("workers before {before:?}, after {:?}", usage());
     for (now, before) in usage().iter().zip(&before) {

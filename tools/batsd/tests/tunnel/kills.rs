@@ -1,5 +1,5 @@
-//! Processes that are killed again and again under traffic. With `OPENBATS_TEST_LONG=1` each of them is killed
-//! 200 times, and the times until traffic flows again have bounds; other programs on the host delay a short run.
+//! Processes that are killed again and again under traffic, which has to flow again in time. With
+//! `OPENBATS_TEST_LONG=1` each of them is killed 200 times.
 
 use std::fs::File;
 use std::process::Command;
@@ -18,8 +18,10 @@ use crate::traffic::{Times, Traffic, is_long};
 const LIMIT: Duration = Duration::from_secs(60);
 /// For the last messages where some are lost.
 const LAST: Duration = Duration::from_secs(1);
-/// Goal for the time from a kill until traffic flows again, in milliseconds.
-const GOAL: f64 = 2_000.0;
+/// Bounds on the time from a kill until traffic flows again: the goal for long runs, and a weaker one for the two to four
+/// kills of a short run. Those take 0.4 to 1.0 s on a busy host. That of a keeper includes the comparison of the host's
+/// state, which took up to 3.4 s in a long run.
+const BOUNDS: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(5)];
 
 fn kills() -> usize {
     if is_long() { 200 } else { 4 }
@@ -27,12 +29,6 @@ fn kills() -> usize {
 
 /// Time between two kills: traffic of all kinds flows at its rate again.
 const PAUSE: Duration = Duration::from_millis(700);
-
-/// Prints the times. A long run asserts the median: the worst one also shows what else the host does.
-fn report(what: &str, times: &Times) {
-    eprintln!("{what}: {}", times.summary());
-    assert!(!is_long() || times.median() <= GOAL, "{what}");
-}
 
 /// Kills a process. Returns the time of its end.
 fn kill(process: Pid) -> Instant {
@@ -79,8 +75,8 @@ fn device_routes_and_connections_outlast_killed_workers() {
         first.get_or_insert_with(usage);
     }
     for (host, [datagrams, stream]) in times.iter().enumerate() {
-        report(&format!("worker of host {host} killed, datagrams"), datagrams);
-        report(&format!("worker of host {host} killed, a TCP connection"), stream);
+        datagrams.report(&format!("worker of host {host} killed, datagrams"), BOUNDS);
+        stream.report(&format!("worker of host {host} killed, a TCP connection"), BOUNDS);
     }
     eprintln!("keepers after the first kill {first:?}, after the last {:?}", usage());
     for (now, first) in usage().iter().zip(first.unwrap()) {
@@ -142,8 +138,8 @@ fn killed_keepers_leave_nothing_and_come_back() {
     }
     for (host, [datagrams, stream, started]) in times.iter().enumerate() {
         eprintln!("keeper of host {host} killed, checked and started: {}", started.summary());
-        report(&format!("keeper of host {host} killed, datagrams"), datagrams);
-        report(&format!("keeper of host {host} killed, TCP"), stream);
+        datagrams.report(&format!("keeper of host {host} killed, datagrams"), BOUNDS);
+        stream.report(&format!("keeper of host {host} killed, TCP"), BOUNDS);
     }
     let [datagrams, stream] = traffic;
     eprintln!("datagrams: {}", datagrams.end(LAST).summary());
@@ -201,8 +197,8 @@ fn traffic_over_a_killed_relay_comes_back() {
         }
         first.get_or_insert_with(usage);
     }
-    report("relay killed, datagrams", &times[0]);
-    report("relay killed, a TCP connection", &times[1]);
+    times[0].report("relay killed, datagrams", BOUNDS);
+    times[1].report("relay killed, a TCP connection", BOUNDS);
     assert_eq!(ends(&mesh), workers, "the ends go on");
     eprintln!("ends after the first kill {first:?}, after the last {:?}", usage());
     for (now, first) in usage().iter().zip(first.unwrap()) {
@@ -241,7 +237,7 @@ fn exits_keep_nothing_of_killed_clients() {
         wait_for("the exit has one connection", LIMIT, || open(&tunnel) == 1);
         first.get_or_insert_with(usage);
     }
-    report("client killed, a new connection by a forward", &times);
+    times.report("client killed, a new connection by a forward", BOUNDS);
     eprintln!("exit after the first kill {first:?}, after the last {:?}", usage());
     usage().assert_flat(&first.unwrap());
     assert_eq!(tunnel.daemons[1].worker(), Some(worker), "the exit goes on");

@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::mesh::{Mesh, START, address, id, wait_for};
+use crate::mesh::{Mesh, START, TRAFFIC, address, id, wait_for};
 use crate::traffic::{Traffic, is_long};
 
 /// Source 0 and destination 4 are neighbours of relay 1; relays 1, 2 and 3 are the loop.
@@ -63,7 +63,7 @@ fn packets_go_at_most_once_through_a_routing_loop() {
     assert!(relayed[0] > idle[0], "packets have entered the loop");
     route(1, 4, 4, 4);
     let start = std::time::Instant::now();
-    let back = traffic.seen.wait_for_message_after("the loop has ended", start, START);
+    let back = traffic.seen.wait_for_message_after("the loop has ended", start, TRAFFIC);
     eprintln!("traffic flows {:.0} ms after the end of the loop", back.as_secs_f64() * 1e3);
     let before = counts();
     sleep(time);

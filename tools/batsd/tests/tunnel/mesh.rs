@@ -18,6 +18,9 @@ use crate::wan::run;
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 /// Time for links and sessions to be established, and for routing daemons to find each other.
 pub(crate) const START: Duration = Duration::from_secs(120);
+/// Bound on the time until traffic takes a new route that the node has, over links and sessions that are established: some
+/// milliseconds, and more on a busy host.
+pub(crate) const TRAFFIC: Duration = Duration::from_secs(5);
 
 /// Hosts 0, 1, ... have the IDs 10.255.0.1, 10.255.0.2, ... on their loopback interfaces. Pair number N of hosts
 /// is connected by the interfaces "vN" with the addresses 10.1.N.(host + 1), and by a link of that name, which
@@ -228,7 +231,8 @@ impl Mesh {
     }
 
     /// Does something, and waits until the kernel's next hop to another node is this gateway, and until the node
-    /// sends over this link alone. Prints the times, and asserts that the second one is within a second.
+    /// sends over this link alone. Prints the times, and asserts that the second one is within a second, and that a
+    /// ping is answered soon after.
     pub(crate) fn moves(
         &self,
         what: &str,
@@ -262,6 +266,10 @@ impl Mesh {
             kernel.as_secs_f64() * 1e3,
             node.as_secs_f64() * 1e3,
             ping.as_secs_f64() * 1e3,
+        );
+        assert!(
+            ping <= TRAFFIC,
+            "{what}: a ping is answered {ping:?} after the node's route has changed"
         );
     }
 
