@@ -37,14 +37,14 @@ fn two_per_cent_loss_in_bursts_of_three_costs_a_slow_link_little_more_than_the_l
         let optimum = payload_optimum(&LinkConfig { loss: Loss::None, ..link.clone() });
         let efficiency = outcome.goodput(5.0, 20.0) / (optimum * (1.0 - lost));
         println!("seed {seed}: {lost:.4} lost, {efficiency:.4}");
-        // The goal is 0.95; 0.936 is the worst measured.
-        assert!((0.89..=1.0).contains(&efficiency), "seed {seed}: {efficiency}");
+        // The goal; 0.965 to 0.972 are measured.
+        assert!((0.95..=1.0).contains(&efficiency), "seed {seed}: {efficiency}");
         run.total_bytes = Some(2 << 20);
         run.duration = Duration::from_secs(60);
         let took = run.run().finished.expect("arrives").as_secs_f64();
         println!("seed {seed}: {took:.3} s");
-        // The data alone take 1.8 s, without handshake, start-up and last repairs.
-        assert!(took <= 2.3, "seed {seed}: {took} s");
+        // The data alone take 1.8 s, without handshake, start-up and last repairs. 1.94 to 2.01 s are measured.
+        assert!(took <= 2.11, "seed {seed}: {took} s");
     }
 }
 

@@ -31,10 +31,10 @@ fn two_paths_with_different_rates_delays_or_losses_reach_90_per_cent_of_the_sum(
 }
 
 #[test]
-fn four_equal_paths_reach_80_per_cent_of_the_sum() {
-    // The goal is 0.9; 0.86 is measured.
+fn four_equal_paths_reach_90_per_cent_of_the_sum() {
+    // The goal; 0.933 is measured.
     let links = [(); 4].map(|()| link(25.0, 20, 0.02));
-    assert_reaches(&Paths::parallel("four", &links), 0.81, Duration::from_millis(500));
+    assert_reaches(&Paths::parallel("four", &links), 0.9, Duration::from_millis(500));
 }
 
 #[test]

@@ -211,13 +211,15 @@ fn rebindings_lengthen_a_transfer_by_less_than_four_per_cent() {
                 "{from:?}, {}: {cost:.4}, stall of {round_trips:.2} round trips",
                 addresses[0]
             );
-            // Each new address of a host begins with Startup.
-            assert!(cost < 0.035, "{from:?}, {addresses:?}: {cost} longer than {baseline} s");
+            // The goal is 3 %. A receiver with another address gets its data only after path validation, and then from
+            // Startup: 3.01 % are measured.
+            let is_validated_first = from == From::Server && addresses[0].ip() != port(0).ip();
+            let longer = if is_validated_first { 0.032 } else { 0.03 };
+            assert!(cost < longer, "{from:?}, {addresses:?}: {cost} longer than {baseline} s");
             // The bound is 1.5 round trips, except for a receiving client with another IP address:
             // its stall detector fires after 0.25 round trips, its packet takes 0.5, path
             // validation takes 1 (RFC 9000, section 9.3.1), and the data take 0.5; 3.21 is measured,
             // since a new path begins with Startup.
-            let is_validated_first = from == From::Server && addresses[0].ip() != port(0).ip();
             let bound = if is_validated_first { 3.4 } else { 1.5 };
             assert!(round_trips <= bound, "{from:?}, {addresses:?}: {round_trips} round trips");
         }

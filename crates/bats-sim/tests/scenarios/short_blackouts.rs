@@ -27,8 +27,8 @@ fn six_short_blackouts_delay_a_transfer_little_more_than_their_duration() {
         let optimum = sending + 6.0_f64.min((sending / 0.25).ceil()) * 0.25;
         // After each blackout the link is not full for a round trip, and the first one is in
         // Startup.
-        // The goal is 3.5 s; 4.01 s are measured.
+        // The goal is 3.5 s; 3.46 to 3.85 s are measured. The bound is 5 % above that.
         println!("seed {seed}: {took:.2} s");
-        assert!(took <= 4.2, "seed {seed}: {took} s, optimum {optimum} s");
+        assert!(took <= 4.04, "seed {seed}: {took} s, optimum {optimum} s");
     }
 }

@@ -25,7 +25,8 @@ fn rates_on_a_slow_link_vary_by_less_than_one_per_cent_between_seeds() {
     let rates: Vec<f64> = (1..6).map(|seed| BYTES as f64 * 8e-6 / seconds(&link, seed)).collect();
     let (least, most) = rates.iter().fold((f64::MAX, 0.0_f64), |(a, b), &r| (a.min(r), b.max(r)));
     println!("{least:.3} to {most:.3} Mbit/s");
-    assert!(least >= 9.2, "capacity {} Mbit/s: {rates:?}", capacity(&link));
+    // The goal is 9.3 Mbit/s; 9.289 to 9.298 are measured: the rest is the handshake and Startup.
+    assert!(least >= 9.28, "capacity {} Mbit/s: {rates:?}", capacity(&link));
     assert!(most - least < 0.01 * least, "{rates:?}");
 }
 
