@@ -57,11 +57,20 @@ fn numbered_messages_of_three_clients_outlast_partitions() {
         sleep(partition);
         let healed = Instant::now();
         nft("delete table inet cut");
-        for client in &traffic {
-            for (traffic, times) in client.iter().zip(&mut times) {
-                times.add(traffic.seen.wait_for_message_after("the network heals", healed, START));
+        // All at once: each has its own time.
+        std::thread::scope(|scope| {
+            let wait = |traffic: &Traffic| {
+                traffic.seen.wait_for_message_after("the network heals", healed, START)
+            };
+            let waits: Vec<_> = (traffic.iter())
+                .map(|client| client.each_ref().map(|traffic| scope.spawn(move || wait(traffic))))
+                .collect();
+            for client in waits {
+                for (wait, times) in client.into_iter().zip(&mut times) {
+                    times.add(wait.join().unwrap());
+                }
             }
-        }
+        });
     }
     times[0].report(&format!("after partitions of {partition:?}, datagrams"), BOUNDS);
     times[1].report(&format!("after partitions of {partition:?}, TCP"), BOUNDS);
