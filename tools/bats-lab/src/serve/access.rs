@@ -230,6 +230,49 @@ mod tests {
         assert_eq!(accepted(&[local, (from, "same-origin")]), [true, true]);
     }
 
+    /// The server does not know the names of its host, so that it accepts any there. What browsers say about the page
+    /// that sends a request still counts, and so does the token.
+    #[test]
+    fn any_host_name_is_accepted_only_beyond_loopback() {
+        for (address, is_any) in [
+            ("127.0.0.1:8042", false),
+            ("127.8.0.1:8042", false),
+            ("[::1]:8042", false),
+            ("0.0.0.0:8042", true),
+            ("192.0.2.7:8042", true),
+            ("[::]:8042", true),
+            ("[2001:db8::7]:8042", true),
+        ] {
+            let access = Access::new(address.parse().unwrap(), "0123456789abcdef").unwrap();
+            let request = |pairs: &[(header::HeaderName, &str)]| {
+                let mut request = Request::new(axum::body::Body::empty());
+                *request.method_mut() = Method::POST;
+                for (name, value) in pairs {
+                    let value = HeaderValue::from_str(value).unwrap();
+                    request.headers_mut().insert(name.clone(), value);
+                }
+                request
+            };
+            let accepted = |pairs: &[(header::HeaderName, &str)]| {
+                access.matches_origin(&Method::POST, request(pairs).headers())
+            };
+            let host = (header::HOST, "lab.example:8042");
+            assert_eq!(accepted(std::slice::from_ref(&host)), is_any, "{address}");
+            let own = (header::ORIGIN, "http://lab.example:8042");
+            assert_eq!(accepted(&[host.clone(), own]), is_any, "{address}");
+            assert!(accepted(&[(header::HOST, address)]), "{address}");
+            // Other pages are refused everywhere.
+            let other = (header::ORIGIN, "http://evil.example:8042");
+            assert!(!accepted(&[host.clone(), other]), "{address}");
+            let site = (header::HeaderName::from_static("sec-fetch-site"), "cross-site");
+            assert!(!accepted(&[host.clone(), site]), "{address}");
+            // A page whose name leads to this server has no token.
+            assert!(!access.is_authorized(&request(std::slice::from_ref(&host))), "{address}");
+            let token = (header::AUTHORIZATION, "Bearer 0123456789abcdef");
+            assert!(access.is_authorized(&request(&[host, token])), "{address}");
+        }
+    }
+
     #[test]
     fn token_grants_everything_and_the_cookie_only_files_of_runs() {
         let access = Access::new("127.0.0.1:8042".parse().unwrap(), "0123456789abcdef").unwrap();
