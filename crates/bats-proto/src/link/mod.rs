@@ -1,6 +1,6 @@
 //! A link: one hop with one neighbour. It has handshake, keys, packet numbers, acknowledgements, loss detection,
 //! round-trip time, path MTU, congestion control and migration. What it transports is the concern of the
-//! session above it, a [`LinkSession`], and of the relay, a [`PacketSource`].
+//! session above it, a `LinkSession`, and of the relay, a `PacketSource`.
 
 mod acks;
 mod activity;

@@ -1,5 +1,5 @@
 //! A session: mode, messages, channels, and their representation in symbols. What transports its coded packets is
-//! the concern of the link below, which knows it as a [`LinkSession`].
+//! the concern of the link below, which knows it as a `LinkSession`.
 
 pub mod channel;
 mod control;
