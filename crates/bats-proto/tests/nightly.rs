@@ -45,31 +45,46 @@ fn ci_workflow_starts_the_checks_of_each_change() {
     assert!(workflow.contains("  pull_request:\n"));
 }
 
-/// Whether a folder has property tests in a file.
-fn has_properties(folder: &Path) -> bool {
-    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).any(|path| {
-        if path.is_dir() {
-            return has_properties(&path);
-        }
-        let is_source = path.extension().is_some_and(|extension| extension == "rs");
-        is_source
-            && fs::read_to_string(&path).unwrap().lines().any(|line| line.trim() == "proptest! {")
-    })
+/// Whether a file has property tests, or one in a folder.
+fn has_properties(path: &Path) -> bool {
+    if path.is_dir() {
+        return entries(path).iter().any(|path| has_properties(path));
+    }
+    let is_source = path.extension().is_some_and(|extension| extension == "rs");
+    is_source && fs::read_to_string(path).unwrap().lines().any(|line| line.trim() == "proptest! {")
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
 #[test]
-fn property_tests_of_all_crates_run_each_night() {
-    let steps = steps();
+fn property_tests_run_each_night() {
+    let (steps, proofs) = (steps(), read("tools/proofs/run"));
     let mut checked = 0;
-    for entry in fs::read_dir(root().join("crates")).unwrap() {
-        let path = entry.unwrap().path();
-        if has_properties(&path) {
-            let step = format!("proofs:{}", path.file_name().unwrap().to_str().unwrap());
-            assert!(steps.contains(&step), "no step {step} for {}", path.display());
-            checked += 1;
+    let packages = ["crates", "tools"].iter().flat_map(|folder| entries(&root().join(folder)));
+    for package in packages.filter(|path| path.join("Cargo.toml").is_file()) {
+        if !["src", "tests"].iter().any(|folder| has(&package, folder)) {
+            continue;
+        }
+        let step = format!("proofs:{}", package.file_name().unwrap().to_str().unwrap());
+        assert!(steps.contains(&step), "no step {step} for {}", package.display());
+        checked += 1;
+        if !has(&package, "tests") {
+            continue;
+        }
+        for test in entries(&package.join("tests")).iter().filter(|path| has_properties(path)) {
+            let name = test.file_stem().unwrap().to_str().unwrap();
+            assert!(proofs.contains(&format!("--test {name}")), "{} does not run", test.display());
         }
     }
-    assert!(checked > 5, "{checked} crates with property tests");
+    assert!(checked > 5, "{checked} packages with property tests");
+}
+
+/// Whether a folder of a package has property tests.
+fn has(package: &Path, folder: &str) -> bool {
+    let folder = package.join(folder);
+    folder.is_dir() && has_properties(&folder)
 }
 
 #[test]

@@ -198,7 +198,7 @@ fn ten_mebibytes(from: From, addresses: &[SocketAddr]) -> (f64, Duration) {
 }
 
 #[test]
-fn rebindings_lengthen_a_transfer_by_less_than_four_per_cent() {
+fn rebindings_lengthen_a_transfer_by_about_three_per_cent() {
     for from in [From::Client, From::Server] {
         let (baseline, stall) = ten_mebibytes(from, &[]);
         println!("{from:?}, no rebinding: {baseline:.3} s, stall of {stall:?}");
@@ -218,9 +218,9 @@ fn rebindings_lengthen_a_transfer_by_less_than_four_per_cent() {
             assert!(cost < longer, "{from:?}, {addresses:?}: {cost} longer than {baseline} s");
             // The bound is 1.5 round trips, except for a receiving client with another IP address:
             // its stall detector fires after 0.25 round trips, its packet takes 0.5, path
-            // validation takes 1 (RFC 9000, section 9.3.1), and the data take 0.5; 3.21 is measured,
+            // validation takes 1 (RFC 9000, section 9.3.1), and the data take 0.5; 2.77 is measured,
             // since a new path begins with Startup.
-            let bound = if is_validated_first { 3.4 } else { 1.5 };
+            let bound = if is_validated_first { 2.95 } else { 1.5 };
             assert!(round_trips <= bound, "{from:?}, {addresses:?}: {round_trips} round trips");
         }
     }

@@ -28,7 +28,7 @@ const CASE: &str = "OPENBATS_BAD_DAY_CASE";
 /// A case waits at most this long for its faults and transfers: a failed test, not a speed.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// Exit status of a case that failed after the kernel had delayed its faults; it is repeated.
+/// Exit status of a case of which the kernel delayed a fault for longer than a connection waits; it is repeated.
 const DELAYED: i32 = 75;
 /// Attempts of such a case.
 const ATTEMPTS: usize = 3;
@@ -87,7 +87,7 @@ fn faults_of_hosts_and_networks_lose_nothing() {
         }
         let (_, run, _) = CASES.iter().find(|(case, ..)| *case == name).expect("a case");
         return match std::panic::catch_unwind(run) {
-            Err(_) if network::was_delayed() => std::process::exit(DELAYED),
+            Err(panic) if panic.is::<network::Delayed>() => std::process::exit(DELAYED),
             Err(panic) => std::panic::resume_unwind(panic),
             Ok(()) => (),
         };
@@ -131,15 +131,17 @@ fn isolated(program: &str) -> Command {
     command
 }
 
-/// Waits for a case, which is repeated if the kernel delayed its faults; returns whether it succeeded and what its
-/// last attempt printed.
+/// Waits for a case, which is repeated if the kernel delayed its faults; returns whether it succeeded and what all
+/// attempts printed.
 fn finish(name: &str, mut child: std::process::Child) -> (bool, String) {
+    let mut text = String::new();
     for attempt in 1.. {
         let output = child.wait_with_output().unwrap();
-        let text =
-            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        text += &String::from_utf8_lossy(&output.stdout);
+        text += &String::from_utf8_lossy(&output.stderr);
+        text += &format!("\n{}\n", output.status);
         if output.status.code() != Some(DELAYED) || attempt == ATTEMPTS {
-            return (output.status.success(), format!("{text}{}\n", output.status));
+            return (output.status.success(), text);
         }
         print_line(&format!("{name}: the kernel delayed faults in attempt {attempt}"));
         child = start(name);

@@ -102,12 +102,21 @@ pub(crate) fn ip(arguments: &str) {
 /// Commands take milliseconds, and a path is usable a second after them at most, unless the kernel's lock of network
 /// configuration (RTNL) is held for others, for example by programs that remove many namespaces.
 const DELAY: Duration = Duration::from_secs(2);
-/// Whether something of this case took that long: a fault may have lasted longer than a connection can.
+/// Whether something of the present fault took that long.
 static WAS_DELAYED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a fault began or ended late because of other users of the kernel.
+/// What a case panics with whose connection ended because other users of the kernel made a fault longer than the idle
+/// timeout.
+pub(crate) struct Delayed;
+
+/// Whether the present fault began or ended late because of other users of the kernel.
 pub(crate) fn was_delayed() -> bool {
     WAS_DELAYED.load(Ordering::Relaxed)
+}
+
+/// Another fault begins.
+pub(crate) fn forget_delays() {
+    WAS_DELAYED.store(false, Ordering::Relaxed);
 }
 
 /// Does something that waits for nothing but the kernel, and remembers if that took long.

@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::mesh::{Mesh, START, address, id, wait_for};
+use crate::mesh::{Mesh, START, TRAFFIC, address, id, wait_for};
 
 /// A triangle of nodes: v0 between 0 and 1, v1 between 0 and 2, v2 between 1 and 2.
 pub(crate) const TRIANGLE: [(usize, usize); 3] = [(0, 1), (0, 2), (1, 2)];
@@ -32,12 +32,17 @@ fn traffic_follows_routes_of_any_protocol() {
         };
         let what = format!("direct route of protocol {protocol}");
         change(2, 0, address(1, 0));
-        mesh.moves(&what, (0, 2), &address(1, 2), "v1", || change(0, 2, address(1, 2)));
+        let direct =
+            mesh.moves(&what, (0, 2), &address(1, 2), "v1", || change(0, 2, address(1, 2)));
         let before = mesh.forwarded(1);
         let what = format!("route over node 1 of protocol {protocol}");
-        mesh.moves(&what, (2, 0), &address(2, 1), &address(2, 1), || change(2, 0, address(2, 1)));
-        mesh.moves(&what, (0, 2), &address(0, 1), "v0", || change(0, 2, address(0, 1)));
+        let back = address(2, 1);
+        let one_way = mesh.moves(&what, (2, 0), &back, &back, || change(2, 0, back.clone()));
+        let over_node_1 =
+            mesh.moves(&what, (0, 2), &address(0, 1), "v0", || change(0, 2, address(0, 1)));
         assert!(mesh.forwarded(1) > before, "the ping went over node 1");
+        let pings = [direct, one_way, over_node_1];
+        assert!(pings.iter().all(|ping| *ping <= TRAFFIC), "{what}: answered after {pings:?}");
     }
     let events = mesh.daemons[0].ctl("events").unwrap().to_string();
     assert!(events.contains("kernel_route"), "{events}");

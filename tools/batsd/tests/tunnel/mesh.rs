@@ -18,8 +18,8 @@ use crate::wan::run;
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 /// Time for links and sessions to be established, and for routing daemons to find each other.
 pub(crate) const START: Duration = Duration::from_secs(120);
-/// Bound on the time until traffic takes a new route that the node has, over links and sessions that are established: some
-/// milliseconds, and more on a busy host.
+/// Bound on the time until traffic takes a new route that both nodes have, over links and sessions that are established:
+/// some milliseconds, and more on a busy host.
 pub(crate) const TRAFFIC: Duration = Duration::from_secs(5);
 
 /// Hosts 0, 1, ... have the IDs 10.255.0.1, 10.255.0.2, ... on their loopback interfaces. Pair number N of hosts
@@ -231,8 +231,8 @@ impl Mesh {
     }
 
     /// Does something, and waits until the kernel's next hop to another node is this gateway, and until the node
-    /// sends over this link alone. Prints the times, and asserts that the second one is within a second, and that a
-    /// ping is answered soon after.
+    /// sends over this link alone. Prints the times, and asserts that the second one is within a second; returns how
+    /// long after it a ping is answered.
     pub(crate) fn moves(
         &self,
         what: &str,
@@ -240,7 +240,7 @@ impl Mesh {
         gateway: &str,
         link: &str,
         act: impl FnOnce(),
-    ) {
+    ) -> Duration {
         let mut netlink = self.netlink(host);
         let gateway: IpAddr = gateway.parse().unwrap();
         let start = Instant::now();
@@ -267,10 +267,7 @@ impl Mesh {
             node.as_secs_f64() * 1e3,
             ping.as_secs_f64() * 1e3,
         );
-        assert!(
-            ping <= TRAFFIC,
-            "{what}: a ping is answered {ping:?} after the node's route has changed"
-        );
+        ping
     }
 
     /// Packets that a node has forwarded.

@@ -299,6 +299,7 @@ async fn associate(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::net::Ipv4Addr;
     use std::time::Duration;
 
@@ -320,10 +321,15 @@ mod tests {
         let target = Target { host: Host::Ip([192, 0, 2, 1].into()), port: 53 };
         let datagram = socks5::encode_datagram(&target, b"question");
         let start = Instant::now();
+        let taken = Cell::new(0);
         let sends_accepted = async {
-            for after in accepted {
+            for (before, after) in accepted.iter().enumerate() {
                 tokio::time::sleep_until(start + Duration::from_secs(*after)).await;
                 program.send_to(&datagram, at).await.unwrap();
+                // A paused clock goes on as soon as nothing runs, also if the kernel delivers later.
+                while taken.get() == before {
+                    tokio::task::yield_now().await;
+                }
             }
         };
         let sends_others = async {
@@ -340,11 +346,10 @@ mod tests {
         let from = program.local_addr().unwrap();
         let takes = async {
             let mut uploads = Uploads::new(&socket, (from, declared), &client);
-            let mut count = 0;
             while uploads.next().await.is_some() {
-                count += 1;
+                taken.set(taken.get() + 1);
             }
-            assert_eq!(count, accepted.len());
+            assert_eq!(taken.replace(usize::MAX), accepted.len());
             start.elapsed()
         };
         tokio::join!(takes, sends_accepted, sends_others).0
