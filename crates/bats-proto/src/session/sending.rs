@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::end_to_end::{EndToEnd, FirstLink};
 use super::streams::{Outgoing, Streams};
-use super::{Session, TransportConfig};
+use super::{Session, SessionTransport, TransportConfig};
 use crate::error::SendError;
 use crate::flow::PathView;
 use crate::link::{LinkCapacity, LinkSession};
@@ -30,6 +30,29 @@ fn deadline_of(config: &TransportConfig, deadline: Option<Duration>) -> Duration
     deadline.unwrap_or(config.deadline).min(MAX_DEADLINE)
 }
 
+/// Bytes of a session that may be held for sending now.
+///
+/// Accepting more than a few BDP would only let data age here, and the application's counters would
+/// run ahead of the network. Data kept for repair does not count against new data.
+fn send_window(
+    config: &TransportConfig,
+    transport: &SessionTransport,
+    outgoing: &Outgoing,
+    capacity: &LinkCapacity,
+) -> usize {
+    let path_window = usize::try_from(transport.path_window(capacity)).unwrap_or(usize::MAX);
+    let with_repairs = outgoing.flow_bytes().saturating_add(path_window);
+    let window = path_window.saturating_mul(SEND_WINDOW_CWNDS).max(with_repairs);
+    let is_measured = transport.is_measured(capacity);
+    let min_window = if is_measured { MIN_SEND_WINDOW } else { INITIAL_SEND_WINDOW };
+    // Do not accept data that would expire in the queue.
+    let in_time = if outgoing.is_timely() { transport.bytes_in(config.deadline / 2) } else { None };
+    let max_window = in_time.map_or(usize::MAX, |bytes| {
+        usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(outgoing.flow_bytes())
+    });
+    window.min(max_window).max(min_window).min(config.send_budget)
+}
+
 impl Session {
     /// Whether messages can be sent as data; before that there is only early data.
     pub(crate) fn is_established(&self) -> bool {
@@ -44,7 +67,7 @@ impl Session {
         deadline: Option<Duration>,
         capacity: &LinkCapacity,
     ) -> Result<(), SendError> {
-        let Some(streams) = &self.streams else { return Err(SendError::Blocked(message)) };
+        let Some(streams) = &mut self.streams else { return Err(SendError::Closed) };
         if streams.outgoing.is_finished() {
             return Err(SendError::Finished);
         }
@@ -56,8 +79,8 @@ impl Session {
         }
         let held = streams.outgoing.bytes_held();
         let record = capacity.record_bytes;
-        let (window, budget) =
-            (self.send_window(&streams.outgoing, capacity), self.config.send_budget);
+        let window = send_window(&self.config, &self.transport, &streams.outgoing, capacity);
+        let budget = self.config.send_budget;
         // Accept one message larger than the budget when nothing else is held, so that every
         // message that the peer accepts can be sent.
         let is_full = held > 0 && (held >= window || held + record + message.len() > budget);
@@ -68,9 +91,7 @@ impl Session {
         self.counters.messages_sent += 1;
         self.counters.message_bytes_sent += message.len() as u64;
         let expires = now + deadline_of(&self.config, deadline);
-        if let Some(streams) = &mut self.streams {
-            streams.outgoing.push(message, expires);
-        }
+        streams.outgoing.push(message, expires);
         self.notifications.on_sending();
         Ok(())
     }
@@ -130,34 +151,11 @@ impl Session {
     /// Whether there is space for the message that was refused last.
     pub(super) fn is_writable(&self, streams: &Streams, capacity: &LinkCapacity) -> bool {
         let held = streams.outgoing.bytes_held();
-        let window = self.send_window(&streams.outgoing, capacity);
+        let window = send_window(&self.config, &self.transport, &streams.outgoing, capacity);
         let (record, budget) = (capacity.record_bytes, self.config.send_budget);
         let refused = self.notifications.refused_bytes();
         let fits = record < budget && (held == 0 || held + record + refused <= budget);
         held <= window / 4 * 3 && fits
-    }
-
-    /// Bytes that may be held for sending now.
-    ///
-    /// Accepting more than a few BDP would only let data age here, and the application's counters would
-    /// run ahead of the network. Data kept for repair does not count against new data.
-    fn send_window(&self, outgoing: &Outgoing, capacity: &LinkCapacity) -> usize {
-        let path_window =
-            usize::try_from(self.transport.path_window(capacity)).unwrap_or(usize::MAX);
-        let with_repairs = outgoing.flow_bytes().saturating_add(path_window);
-        let window = path_window.saturating_mul(SEND_WINDOW_CWNDS).max(with_repairs);
-        let is_measured = self.transport.is_measured(capacity);
-        let min_window = if is_measured { MIN_SEND_WINDOW } else { INITIAL_SEND_WINDOW };
-        // Do not accept data that would expire in the queue.
-        let in_time = if outgoing.is_timely() {
-            self.transport.bytes_in(self.config.deadline / 2)
-        } else {
-            None
-        };
-        let max_window = in_time.map_or(usize::MAX, |bytes| {
-            usize::try_from(bytes).unwrap_or(usize::MAX).saturating_add(outgoing.flow_bytes())
-        });
-        window.min(max_window).max(min_window).min(self.config.send_budget)
     }
 
     /// Whether links of the relay have coded packets of this session to send.
