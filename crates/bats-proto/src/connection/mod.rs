@@ -45,7 +45,7 @@ impl Connection {
         }
         // Early data: a message for the first flight.
         let (len, expires) = (message.len(), self.session.early_expiry(now, deadline));
-        match self.link.handshake_mut().push_early(now, message, expires) {
+        match self.link.push_early(now, message, expires) {
             Ok(()) => {
                 self.session.on_early_sent(len);
                 Ok(())

@@ -112,7 +112,7 @@ impl Connection {
             }
         }
         self.establish_end_to_end(now);
-        self.link.handshake_mut().release_session(false);
+        self.link.release_tls_session();
         self.link.handle_early(now, &mut self.session);
     }
 
@@ -128,7 +128,7 @@ impl Connection {
     /// Client, when the handshake completes: sends the early messages that the server does not have
     /// as normal data.
     fn resend_unaccepted_early(&mut self, now: Timestamp) {
-        match self.link.handshake_mut().finish_early() {
+        match self.link.finish_early() {
             Ok(Some((messages, arrived))) => {
                 self.session.resend_unaccepted_early(messages, arrived);
             }
@@ -153,9 +153,9 @@ impl Connection {
         if !self.link.is_provisional() {
             return;
         }
-        for payload in self.link.handshake_mut().take_early() {
+        for payload in self.link.take_early() {
             match self.session.take_early(&payload) {
-                Ok(Some(arrived)) => self.link.handshake_mut().record_early(arrived),
+                Ok(Some(arrived)) => self.link.record_early(arrived),
                 Ok(None) => return,
                 Err(failure) => return self.link.fail(now, failure, &mut self.session),
             }
@@ -165,7 +165,7 @@ impl Connection {
     /// Server, when the handshake completes: messages that replays of the first flight have
     /// delivered on other connections are not delivered again.
     fn close_early_data(&mut self) {
-        self.session.record_early(self.link.handshake_mut().close_early());
+        self.session.record_early(self.link.close_early());
     }
 
     /// Server: the client is validated.

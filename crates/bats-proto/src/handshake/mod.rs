@@ -19,7 +19,7 @@ mod session_release_tests;
 mod timers;
 mod token;
 
-pub(crate) use early::{EARLY_LIMIT, MAX_EARLY_MESSAGES};
+pub(crate) use early::{EARLY_LIMIT, ExpiringMessage, MAX_EARLY_MESSAGES};
 pub use first::{
     FirstPacket, InitialInfo, ServerCrypto, ServerStart, StartInfo, UnknownVersion, parse_first,
     write_version_negotiation,

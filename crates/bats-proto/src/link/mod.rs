@@ -9,6 +9,7 @@ mod closing;
 mod congestion;
 mod control;
 mod early;
+mod early_data;
 mod fragments;
 mod ids;
 /// Loss and burst estimate.
@@ -120,7 +121,6 @@ pub(crate) enum Transport {
 }
 
 /// Everything needed to create a link.
-#[derive(Debug)]
 pub(crate) struct LinkSetup {
     pub(crate) role: Role,
     pub(crate) transport: Transport,
@@ -219,9 +219,9 @@ impl Link {
         &self.handshake
     }
 
-    /// As [`Self::handshake`].
-    pub(crate) fn handshake_mut(&mut self) -> &mut Handshake {
-        &mut self.handshake
+    /// Frees the TLS session if it is not needed any more.
+    pub(crate) fn release_tls_session(&mut self) {
+        self.handshake.release_session(false);
     }
 
     pub(crate) fn role(&self) -> Role {

@@ -1,0 +1,54 @@
+//! Early data (0-RTT) of a link: messages within the first flights of the handshake. The handshake itself stays within
+//! the link, because it has the keys.
+
+use bats_types::Timestamp;
+use bytes::Bytes;
+
+use super::Link;
+use crate::handshake::ExpiringMessage;
+
+impl Link {
+    /// Client: adds a message to the first flight; returns it if it does not fit.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
+    pub(crate) fn push_early(
+        &mut self,
+        now: Timestamp,
+        message: Bytes,
+        expires: Timestamp,
+    ) -> Result<(), Bytes> {
+        self.handshake.push_early(now, message, expires)
+    }
+
+    /// Client, when the handshake completes: the messages of the first flight, and how many of the first ones the
+    /// server has.
+    ///
+    /// # Errors
+    ///
+    /// The rule that the server has violated.
+    pub(crate) fn finish_early(
+        &mut self,
+    ) -> Result<Option<(Vec<ExpiringMessage>, usize)>, &'static str> {
+        self.handshake.finish_early()
+    }
+
+    /// Server: takes the payloads of early data received so far.
+    pub(crate) fn take_early(&mut self) -> Vec<Vec<u8>> {
+        self.handshake.take_early()
+    }
+
+    /// Server: records early messages (a bit mask) as delivered.
+    pub(crate) fn record_early(&mut self, arrived: u32) {
+        self.handshake.record_early(arrived);
+    }
+
+    /// Server, when the handshake is complete: stops accepting early data. Returns the messages (a bit mask) that
+    /// replays of this first flight have delivered.
+    pub(crate) fn close_early(&mut self) -> u32 {
+        self.handshake.close_early()
+    }
+}
