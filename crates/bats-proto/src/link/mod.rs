@@ -48,7 +48,7 @@ use rand_chacha::ChaCha8Rng;
 
 pub(crate) use relayed::{PacketSource, RelayInput};
 pub(crate) use session_interface::{
-    LinkCapacity, LinkRtt, LinkSession, SessionFailure, SessionFrames,
+    LinkCapacity, LinkRtt, LinkSession, SessionFailure, SessionFrame, SessionFrames,
 };
 pub(crate) use timer::{earlier, take_expired};
 

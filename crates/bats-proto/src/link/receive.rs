@@ -10,7 +10,7 @@ use super::path::Validated;
 use super::protection::OpenError;
 use super::rtt::RttEstimator;
 use super::sent::{Contents, LossOutcome};
-use super::session_interface::LinkSession;
+use super::session_interface::{LinkSession, SessionFrame};
 use super::{Link, MAX_ACK_DELAY, RelayInput, Role, Transport};
 use crate::error::CloseReason;
 use crate::handshake::HandshakeError;
@@ -322,7 +322,7 @@ impl Link {
         match frame {
             Frame::Ping => self.schedule_ack(now),
             Frame::Ack(header) => self.handle_ack(now, header, ranges, session),
-            Frame::Rank(_) => {
+            Frame::Rank(feedback) => {
                 self.probing.on_coded(now);
                 let view = self.path_view();
                 if self.transport == Transport::Relays {
@@ -330,20 +330,18 @@ impl Link {
                     self.probing.reset();
                     self.arm_probe(now, session);
                 }
-                if let Err(failure) = session.on_frame(now, frame, &view) {
-                    self.fail(now, failure, session);
-                }
+                self.hand_over_frame(now, SessionFrame::Rank(feedback, view), session);
             }
-            Frame::Credit(_) | Frame::End { .. } => {
+            Frame::Credit(symbols) => {
                 self.schedule_ack(now);
-                if let Err(failure) = session.on_frame(now, frame, &self.path_view()) {
-                    self.fail(now, failure, session);
-                }
+                self.hand_over_frame(now, SessionFrame::Credit(symbols), session);
             }
-            Frame::SymbolPolluted(_) => {
-                if let Err(failure) = session.on_frame(now, frame, &self.path_view()) {
-                    self.fail(now, failure, session);
-                }
+            Frame::End { symbols, messages } => {
+                self.schedule_ack(now);
+                self.hand_over_frame(now, SessionFrame::End { symbols, messages }, session);
+            }
+            Frame::SymbolPolluted(number) => {
+                self.hand_over_frame(now, SessionFrame::SymbolPolluted(number), session);
             }
             Frame::PathChallenge(challenge) => {
                 self.schedule_ack(now);
@@ -400,6 +398,18 @@ impl Link {
                 self.fragments = FragmentAssembly::default();
                 core::mem::swap(&mut self.fragments, &mut assembly);
             }
+        }
+    }
+
+    /// Hands a frame to the session.
+    fn hand_over_frame(
+        &mut self,
+        now: Timestamp,
+        frame: SessionFrame,
+        session: &mut impl LinkSession,
+    ) {
+        if let Err(failure) = session.on_frame(now, frame) {
+            self.fail(now, failure, session);
         }
     }
 

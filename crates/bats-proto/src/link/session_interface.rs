@@ -92,6 +92,21 @@ impl SessionFrames {
     }
 }
 
+/// A frame that the peer's session has sent.
+#[derive(Clone, Debug)]
+pub(crate) enum SessionFrame {
+    /// RANK, and the link as it is now.
+    Rank(RankFeedback, PathView),
+    Credit(u64),
+    /// Symbols and messages of the peer's finished flow.
+    End {
+        symbols: u64,
+        messages: u64,
+    },
+    /// Number of a polluted symbol or block.
+    SymbolPolluted(u64),
+}
+
 /// The session above a link, as the link sees it.
 pub(crate) trait LinkSession {
     /// Whether coded packets wait to be sent.
@@ -142,13 +157,8 @@ pub(crate) trait LinkSession {
     /// Whether the entries of a RANK frame may cause work now.
     fn may_read_ranks(&self, now: Timestamp) -> bool;
 
-    /// Takes a RANK, CREDIT, END or SYMBOL_POLLUTED frame.
-    fn on_frame(
-        &mut self,
-        now: Timestamp,
-        frame: Frame<'_>,
-        view: &PathView,
-    ) -> Result<(), SessionFailure>;
+    /// Takes a frame of the peer's session.
+    fn on_frame(&mut self, now: Timestamp, frame: SessionFrame) -> Result<(), SessionFailure>;
 
     /// An END frame was acknowledged.
     fn on_end_acknowledged(&mut self);

@@ -39,12 +39,17 @@ pub use send_queue::SendQueue;
 
 use crate::config::{CongestionAlgorithm, Mode, PeerLimits, TransportConfig};
 use crate::crypto::SymbolKeys;
+use crate::error::CloseReason;
 use crate::event::Event;
+use crate::flow::PathView;
 use crate::link::report_budget::RANK_INTERVAL;
-use crate::link::{LinkCapacity, earlier};
+use crate::link::{
+    LinkCapacity, LinkRtt, LinkSession, SessionFailure, SessionFrame, SessionFrames, earlier,
+};
 use crate::stats::ConnectionStats;
 use crate::wire::flow::FlowKey;
-use crate::wire::parameters::TransportParameters;
+use crate::wire::parameters::{TransportParameters, symbol_size_for};
+use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
 
 use channel::{ChannelError, ChannelEvent, Channels};
@@ -53,8 +58,11 @@ use end_to_end::EndToEnd;
 use limits::channel_limits;
 use notifications::Notifications;
 use receive_memory::ReceiveMemory;
-use streams::{StreamSetup, Streams};
+use streams::{StreamSetup, Streams, Totals};
 use transport::SessionTransport;
+
+/// Bytes of a coded packet in addition to the symbol, at most.
+const CODING_OVERHEAD: usize = 64;
 
 /// Counters of a session that none of its parts keeps.
 #[derive(Debug, Default)]
@@ -306,5 +314,176 @@ impl Session {
         stats.symbols_repaired = residual.symbols_repaired;
         stats.repair_delay = residual.repair_delay;
         stats.longest_repair_delay = residual.longest_repair_delay;
+    }
+}
+
+impl LinkSession for Session {
+    fn has_data(&self) -> bool {
+        self.streams.as_ref().is_some_and(Streams::has_data)
+    }
+
+    fn awaits_decoding(&self) -> bool {
+        self.streams.as_ref().is_some_and(|streams| streams.outgoing.awaits_decoding())
+    }
+
+    fn next_coded(
+        &mut self,
+        now: Timestamp,
+        path_mtu: u16,
+        view: &PathView,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        let streams = self.streams.as_mut()?;
+        let symbol_size = symbol_size_for(path_mtu).min(streams.max_symbol_size);
+        let had_end = streams.outgoing.end().is_some();
+        let kind = streams.poll(now, symbol_size, view, None, out);
+        // The last message has been cut into symbols: the totals for the END frame are known.
+        self.control.announce_end(had_end, streams.outgoing.end().is_some());
+        kind
+    }
+
+    fn is_control_due(&mut self, now: Timestamp) -> bool {
+        let feedback_at = self.streams.as_ref().and_then(|s| s.incoming.feedback_at());
+        if feedback_at.is_some_and(|at| at <= now) {
+            self.control.report_ranks();
+        }
+        self.control.is_due()
+    }
+
+    fn is_end_due(&self) -> bool {
+        self.control.is_end_due()
+    }
+
+    fn next_control(&mut self, now: Timestamp, rtt: LinkRtt) -> SessionFrames {
+        let rtt = self.transport.report_rtt(rtt);
+        self.control.take(now, self.streams.as_mut(), rtt)
+    }
+
+    fn last_feedback(&mut self, now: Timestamp, rtt: LinkRtt) -> Option<RankFeedback> {
+        let rtt = self.transport.report_rtt(rtt);
+        self.streams.as_mut()?.incoming.feedback(now, rtt)
+    }
+
+    fn on_nothing_sent(&mut self, capacity: impl FnOnce() -> LinkCapacity) {
+        if !self.notifications.awaits_space() {
+            return;
+        }
+        let Some(streams) = &self.streams else { return };
+        // Expired messages free send-buffer space without an acknowledgement, so notify the
+        // application here. Do so only when more have expired: otherwise notifications could
+        // repeat endlessly at one instant.
+        let is_new = self.notifications.on_expired(streams.outgoing.expired());
+        if is_new || streams.outgoing.bytes_held() == 0 {
+            self.update_application(&capacity());
+        }
+    }
+
+    fn may_take_packet(&mut self, now: Timestamp) -> Result<bool, SessionFailure> {
+        self.make_room(now)
+    }
+
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
+    fn on_coded(
+        &mut self,
+        now: Timestamp,
+        kind: PacketKind,
+        payload: &[u8],
+        rtt: LinkRtt,
+    ) -> Result<(), SessionFailure> {
+        self.take_coded(now, kind, payload, rtt)
+    }
+
+    fn max_payload(&self) -> usize {
+        self.streams.as_ref().map_or(0, |streams| streams.max_symbol_size + CODING_OVERHEAD)
+    }
+
+    fn may_read_ranks(&self, now: Timestamp) -> bool {
+        self.rank_budget.has_left(now)
+    }
+
+    fn on_frame(&mut self, now: Timestamp, frame: SessionFrame) -> Result<(), SessionFailure> {
+        match frame {
+            SessionFrame::Rank(feedback, view) => return self.on_rank(now, feedback, &view),
+            SessionFrame::SymbolPolluted(number) => return self.on_pollution_report(number),
+            SessionFrame::Credit(symbols) => {
+                if let Some(streams) = &mut self.streams {
+                    streams.outgoing.on_credit(symbols);
+                }
+            }
+            SessionFrame::End { symbols, messages } => {
+                let until = now + self.config.deadline;
+                if let Some(streams) = &mut self.streams {
+                    streams.incoming.on_end(Totals { symbols, messages }, until);
+                    streams.incoming.on_timeout(now);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn on_end_acknowledged(&mut self) {
+        if let Some(streams) = &mut self.streams {
+            streams.outgoing.on_end_acknowledged();
+        }
+    }
+
+    fn on_lost(&mut self, credit: bool, end: bool) {
+        self.control.on_lost(credit, end);
+    }
+
+    fn on_probe_timeout(&mut self, packets: u64) -> bool {
+        self.streams.as_mut().is_some_and(|streams| streams.outgoing.on_probe_timeout(packets))
+    }
+
+    fn on_path_lost(&mut self, now: Timestamp, view: &PathView, is_limited: bool) {
+        let view = self.transport.view(view);
+        if let Some(streams) = &mut self.streams {
+            streams.outgoing.on_path_lost(now, &view, is_limited);
+        }
+    }
+
+    fn report_soon(&mut self) {
+        self.control.report_ranks();
+    }
+
+    fn handle_timeout(&mut self, now: Timestamp, view: &PathView) {
+        self.control.handle_timeout(now);
+        let view = self.transport.view(view);
+        if let Some(streams) = &mut self.streams {
+            let had_end = streams.outgoing.end().is_some();
+            streams.outgoing.on_timeout(now, &view);
+            streams.incoming.on_timeout(now);
+            self.control.announce_end(had_end, streams.outgoing.end().is_some());
+        }
+    }
+
+    fn next_timeout(&self, may_send: bool) -> Option<Timestamp> {
+        earlier(self.control.next_timeout(), self.next_stream_timeout(may_send))
+    }
+
+    fn trim(&mut self) {
+        self.notifications.trim();
+        if let Some(streams) = &mut self.streams {
+            streams.trim();
+        }
+    }
+
+    fn on_accepted(&mut self) {
+        self.notifications.push(Event::Connected);
+    }
+
+    fn on_closed_by_peer(&mut self) {
+        if let Some(streams) = &mut self.streams {
+            streams.incoming.on_closed();
+        }
+    }
+
+    fn on_closed(&mut self, reason: CloseReason) {
+        self.notifications.push(Event::Closed(reason));
     }
 }

@@ -1,4 +1,4 @@
-//! The receiving direction of a session, and what links hand to it.
+//! The receiving direction of a session.
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -8,19 +8,12 @@ use bytes::Bytes;
 
 use super::limits::channel_limits;
 use super::receive_memory::ReceiveMemory;
-use super::streams::{Streams, Totals};
+use super::streams::Streams;
 use super::{EndToEnd, Session, TransportConfig, min_receive_budget, receive_budget};
-use crate::error::CloseReason;
 use crate::event::Event;
-use crate::flow::{FlowError, PathView};
-use crate::link::{LinkCapacity, LinkRtt, LinkSession, SessionFailure, SessionFrames, earlier};
-use crate::wire::frame::Frame;
-use crate::wire::parameters::symbol_size_for;
-use crate::wire::rank::RankFeedback;
+use crate::flow::FlowError;
+use crate::link::{LinkRtt, SessionFailure};
 use crate::wire::short_header::PacketKind;
-
-/// Bytes of a coded packet in addition to the symbol, at most.
-const CODING_OVERHEAD: usize = 64;
 
 impl Session {
     /// Next message in order; see [`crate::Endpoint::recv`]. Its memory may let symbols go on:
@@ -298,109 +291,9 @@ impl Session {
             .is_some_and(|end_to_end: &mut EndToEnd| end_to_end.takes_keep_alive(now, idle_timeout))
     }
 
-    fn on_rank(
-        &mut self,
-        now: Timestamp,
-        mut feedback: RankFeedback,
-        link: &PathView,
-    ) -> Result<(), SessionFailure> {
-        let view = self.transport.view(link);
-        if self.transport.is_relays() {
-            if let Some(streams) = &self.streams {
-                // A misbehaving relay may have forged numbers that the peer now reports.
-                streams.outgoing.limit(&mut feedback);
-            }
-            self.transport.on_report(now, feedback.coded, link.smoothed_rtt);
-            self.update_feedback_delay(link.smoothed_rtt);
-        }
-        if !self.rank_budget.take(now) {
-            return Ok(());
-        }
-        let Some(streams) = &mut self.streams else { return Ok(()) };
-        streams
-            .outgoing
-            .on_rank_feedback(now, &feedback, &view)
-            .map_err(|error| SessionFailure::Violation(error.to_string()))
-    }
-
-    /// The peer reports a polluted symbol or block.
-    fn on_pollution_report(&mut self, number: u64) -> Result<(), SessionFailure> {
-        let Some(end_to_end) = self.transport.end_to_end_mut() else {
-            let rule = "pollution report outside an end-to-end session";
-            return Err(SessionFailure::Violation(rule.to_owned()));
-        };
-        end_to_end.pollution().on_report(number);
-        if let Some(streams) = &mut self.streams {
-            streams.outgoing.on_polluted();
-        }
-        Ok(())
-    }
-}
-
-impl LinkSession for Session {
-    fn has_data(&self) -> bool {
-        self.streams.as_ref().is_some_and(Streams::has_data)
-    }
-
-    fn awaits_decoding(&self) -> bool {
-        self.streams.as_ref().is_some_and(|streams| streams.outgoing.awaits_decoding())
-    }
-
-    fn next_coded(
-        &mut self,
-        now: Timestamp,
-        path_mtu: u16,
-        view: &PathView,
-        out: &mut Vec<u8>,
-    ) -> Option<PacketKind> {
-        let streams = self.streams.as_mut()?;
-        let symbol_size = symbol_size_for(path_mtu).min(streams.max_symbol_size);
-        let had_end = streams.outgoing.end().is_some();
-        let kind = streams.poll(now, symbol_size, view, None, out);
-        // The last message has been cut into symbols: the totals for the END frame are known.
-        self.control.announce_end(had_end, streams.outgoing.end().is_some());
-        kind
-    }
-
-    fn is_control_due(&mut self, now: Timestamp) -> bool {
-        let feedback_at = self.streams.as_ref().and_then(|s| s.incoming.feedback_at());
-        if feedback_at.is_some_and(|at| at <= now) {
-            self.control.report_ranks();
-        }
-        self.control.is_due()
-    }
-
-    fn is_end_due(&self) -> bool {
-        self.control.is_end_due()
-    }
-
-    fn next_control(&mut self, now: Timestamp, rtt: LinkRtt) -> SessionFrames {
-        let rtt = self.transport.report_rtt(rtt);
-        self.control.take(now, self.streams.as_mut(), rtt)
-    }
-
-    fn last_feedback(&mut self, now: Timestamp, rtt: LinkRtt) -> Option<RankFeedback> {
-        let rtt = self.transport.report_rtt(rtt);
-        self.streams.as_mut()?.incoming.feedback(now, rtt)
-    }
-
-    fn on_nothing_sent(&mut self, capacity: impl FnOnce() -> LinkCapacity) {
-        if !self.notifications.awaits_space() {
-            return;
-        }
-        let Some(streams) = &self.streams else { return };
-        // Expired messages free send-buffer space without an acknowledgement, so notify the
-        // application here. Do so only when more have expired: otherwise notifications could
-        // repeat endlessly at one instant.
-        let is_new = self.notifications.on_expired(streams.outgoing.expired());
-        if is_new || streams.outgoing.bytes_held() == 0 {
-            self.update_application(&capacity());
-        }
-    }
-
     /// Whether there is memory for a data packet. Credit alone does not ensure memory, because the credit of
     /// all connections together exceeds the endpoint's memory.
-    fn may_take_packet(&mut self, now: Timestamp) -> Result<bool, SessionFailure> {
+    pub(super) fn make_room(&mut self, now: Timestamp) -> Result<bool, SessionFailure> {
         // At its limit the connection is limited by credit alone.
         if self.memory.bytes() >= self.memory_limit() || self.streams.is_none() {
             return Ok(true);
@@ -414,13 +307,14 @@ impl LinkSession for Session {
         Ok(true)
     }
 
+    /// Takes a coded payload, and what can be read with it.
     #[deny(
         clippy::unwrap_used,
         clippy::expect_used,
         clippy::indexing_slicing,
         clippy::arithmetic_side_effects
     )]
-    fn on_coded(
+    pub(super) fn take_coded(
         &mut self,
         now: Timestamp,
         kind: PacketKind,
@@ -448,101 +342,5 @@ impl LinkSession for Session {
             self.control.advance_feedback(streams.incoming.feedback_at());
         }
         result
-    }
-
-    fn max_payload(&self) -> usize {
-        self.streams.as_ref().map_or(0, |streams| streams.max_symbol_size + CODING_OVERHEAD)
-    }
-
-    fn may_read_ranks(&self, now: Timestamp) -> bool {
-        self.rank_budget.has_left(now)
-    }
-
-    fn on_frame(
-        &mut self,
-        now: Timestamp,
-        frame: Frame<'_>,
-        view: &PathView,
-    ) -> Result<(), SessionFailure> {
-        match frame {
-            Frame::Rank(feedback) => return self.on_rank(now, feedback, view),
-            Frame::SymbolPolluted(number) => return self.on_pollution_report(number),
-            Frame::Credit(symbols) => {
-                if let Some(streams) = &mut self.streams {
-                    streams.outgoing.on_credit(symbols);
-                }
-            }
-            Frame::End { symbols, messages } => {
-                let until = now + self.config.deadline;
-                if let Some(streams) = &mut self.streams {
-                    streams.incoming.on_end(Totals { symbols, messages }, until);
-                    streams.incoming.on_timeout(now);
-                }
-            }
-            // The others are those of the link.
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn on_end_acknowledged(&mut self) {
-        if let Some(streams) = &mut self.streams {
-            streams.outgoing.on_end_acknowledged();
-        }
-    }
-
-    fn on_lost(&mut self, credit: bool, end: bool) {
-        self.control.on_lost(credit, end);
-    }
-
-    fn on_probe_timeout(&mut self, packets: u64) -> bool {
-        self.streams.as_mut().is_some_and(|streams| streams.outgoing.on_probe_timeout(packets))
-    }
-
-    fn on_path_lost(&mut self, now: Timestamp, view: &PathView, is_limited: bool) {
-        let view = self.transport.view(view);
-        if let Some(streams) = &mut self.streams {
-            streams.outgoing.on_path_lost(now, &view, is_limited);
-        }
-    }
-
-    fn report_soon(&mut self) {
-        self.control.report_ranks();
-    }
-
-    fn handle_timeout(&mut self, now: Timestamp, view: &PathView) {
-        self.control.handle_timeout(now);
-        let view = self.transport.view(view);
-        if let Some(streams) = &mut self.streams {
-            let had_end = streams.outgoing.end().is_some();
-            streams.outgoing.on_timeout(now, &view);
-            streams.incoming.on_timeout(now);
-            self.control.announce_end(had_end, streams.outgoing.end().is_some());
-        }
-    }
-
-    fn next_timeout(&self, may_send: bool) -> Option<Timestamp> {
-        earlier(self.control.next_timeout(), self.next_stream_timeout(may_send))
-    }
-
-    fn trim(&mut self) {
-        self.notifications.trim();
-        if let Some(streams) = &mut self.streams {
-            streams.trim();
-        }
-    }
-
-    fn on_accepted(&mut self) {
-        self.notifications.push(Event::Connected);
-    }
-
-    fn on_closed_by_peer(&mut self) {
-        if let Some(streams) = &mut self.streams {
-            streams.incoming.on_closed();
-        }
-    }
-
-    fn on_closed(&mut self, reason: CloseReason) {
-        self.notifications.push(Event::Closed(reason));
     }
 }

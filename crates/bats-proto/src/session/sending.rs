@@ -10,8 +10,9 @@ use super::streams::{Outgoing, Streams};
 use super::{Session, SessionTransport, TransportConfig};
 use crate::error::SendError;
 use crate::flow::PathView;
-use crate::link::{LinkCapacity, LinkSession};
+use crate::link::{LinkCapacity, LinkSession, SessionFailure};
 use crate::wire::parameters::symbol_size_for;
+use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
 
 /// Size of the send window in congestion windows. A congestion window is about two BDP. Data whose
@@ -229,5 +230,44 @@ impl Session {
     ) -> bool {
         let end_to_end = self.transport.end_to_end_mut();
         end_to_end.is_some_and(|end_to_end: &mut EndToEnd| end_to_end.on_sent(now, idle_time))
+    }
+
+    /// The peer reports which ranks it has.
+    pub(super) fn on_rank(
+        &mut self,
+        now: Timestamp,
+        mut feedback: RankFeedback,
+        link: &PathView,
+    ) -> Result<(), SessionFailure> {
+        let view = self.transport.view(link);
+        if self.transport.is_relays() {
+            if let Some(streams) = &self.streams {
+                // A misbehaving relay may have forged numbers that the peer now reports.
+                streams.outgoing.limit(&mut feedback);
+            }
+            self.transport.on_report(now, feedback.coded, link.smoothed_rtt);
+            self.update_feedback_delay(link.smoothed_rtt);
+        }
+        if !self.rank_budget.take(now) {
+            return Ok(());
+        }
+        let Some(streams) = &mut self.streams else { return Ok(()) };
+        streams
+            .outgoing
+            .on_rank_feedback(now, &feedback, &view)
+            .map_err(|error| SessionFailure::Violation(error.to_string()))
+    }
+
+    /// The peer reports a polluted symbol or block.
+    pub(super) fn on_pollution_report(&mut self, number: u64) -> Result<(), SessionFailure> {
+        let Some(end_to_end) = self.transport.end_to_end_mut() else {
+            let rule = "pollution report outside an end-to-end session";
+            return Err(SessionFailure::Violation(rule.to_owned()));
+        };
+        end_to_end.pollution().on_report(number);
+        if let Some(streams) = &mut self.streams {
+            streams.outgoing.on_polluted();
+        }
+        Ok(())
     }
 }
