@@ -12,6 +12,8 @@ mod early;
 mod early_data;
 mod fragments;
 mod ids;
+#[cfg(test)]
+mod link_tests;
 /// Loss and burst estimate.
 pub mod loss;
 /// Path MTU discovery.
