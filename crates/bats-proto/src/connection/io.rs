@@ -65,7 +65,7 @@ impl Connection {
 
     /// Whether this is an end-to-end session with coded packets to send.
     pub(crate) fn has_end_to_end_data(&self) -> bool {
-        self.link.has_session() && self.session.has_end_to_end_data()
+        self.link.is_active() && self.session.has_end_to_end_data()
     }
 
     /// Writes the next coded packet of an end-to-end session for a link of the relay.
@@ -75,7 +75,7 @@ impl Connection {
         first: &FirstLink,
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
-        if !self.link.has_session() {
+        if !self.link.is_active() {
             return None;
         }
         let (measured, capacity) = (self.link.path_view(), || self.link.capacity());
@@ -104,7 +104,7 @@ impl Connection {
             return;
         }
         self.session.set_slowest_inbound(slowest, self.link.rtt().smoothed);
-        if !self.link.has_session() {
+        if !self.link.is_active() {
             if self.link.is_handshaking() {
                 self.session.hold_end_to_end(kind, payload);
             }

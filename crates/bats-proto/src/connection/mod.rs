@@ -40,7 +40,7 @@ impl Connection {
         if !self.link.is_open() {
             return Err(SendError::Closed);
         }
-        if self.session.is_established() {
+        if self.session.has_streams() {
             return self.session.send(now, message, deadline, &self.link.capacity());
         }
         // Early data: a message for the first flight.
@@ -164,7 +164,7 @@ impl Connection {
 
     /// Whether the handshake is done.
     pub(crate) fn is_established(&self) -> bool {
-        self.link.is_established()
+        self.link.was_validated()
     }
 
     pub(crate) fn remote(&self) -> SocketAddr {
@@ -241,7 +241,7 @@ impl Connection {
 
     /// Bytes of memory that the connection needs; `None` before it is established.
     pub(crate) fn memory_demand(&self) -> Option<usize> {
-        if self.link.is_established() { self.session.memory_demand() } else { None }
+        if self.link.was_validated() { self.session.memory_demand() } else { None }
     }
 
     /// Sets the memory of the connection.

@@ -11,7 +11,7 @@ use crate::datagram::Local;
 use crate::error::CloseReason;
 use crate::event::Event;
 use crate::handshake::Handshake;
-use crate::link::{Link, LinkSetup, Role, Transport};
+use crate::link::{Link, LinkSetup, Medium, Role};
 use crate::session::Session;
 use crate::wire::flow::FlowKey;
 use crate::wire::parameters::TransportParameters;
@@ -33,12 +33,11 @@ pub(crate) struct Setup {
 
 impl Connection {
     pub(crate) fn new(now: Timestamp, setup: Setup) -> Self {
-        let transport =
-            if setup.end_to_end.is_some() { Transport::Relays } else { Transport::Network };
+        let medium = if setup.end_to_end.is_some() { Medium::Relays } else { Medium::Network };
         let session = Session::new(setup.config.clone(), setup.code_seed, setup.end_to_end);
         let link = LinkSetup {
             role: setup.role,
-            transport,
+            medium,
             config: setup.config,
             remote: setup.remote,
             local: setup.local,
@@ -66,7 +65,7 @@ impl Connection {
     fn progress_handshake(&mut self, now: Timestamp) {
         self.link.install_keys(now);
         let is_complete = self.link.handshake().is_complete();
-        if self.link.is_provisional() && self.link.has_session() {
+        if self.link.is_provisional() && self.link.is_active() {
             if is_complete {
                 self.confirm_provisional(now);
             }

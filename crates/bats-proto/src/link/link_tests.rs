@@ -159,7 +159,7 @@ impl End {
     ) -> Self {
         let setup = LinkSetup {
             role,
-            transport: Transport::Network,
+            medium: Medium::Network,
             config: Arc::new(TransportConfig::default()),
             remote,
             local: Local::default(),
@@ -258,7 +258,7 @@ impl Pair {
             pair.exchange();
         }
         assert!(pair.client.link.handshake().is_confirmed());
-        assert!(pair.client.link.is_established() && pair.server.link.is_established());
+        assert!(pair.client.link.was_validated() && pair.server.link.was_validated());
         pair
     }
 

@@ -18,7 +18,7 @@ mod link_tests;
 pub mod loss;
 /// Path MTU discovery.
 pub mod mtu;
-mod outgoing;
+mod packet_buffers;
 mod path;
 mod probing;
 mod protection;
@@ -74,7 +74,7 @@ use early::EarlyPackets;
 use fragments::FragmentAssembly;
 use ids::ConnectionIds;
 use mtu::{BLACK_HOLE_LOSSES, MtuDiscovery};
-use outgoing::Outgoing;
+use packet_buffers::PacketBuffers;
 use path::Path;
 use probing::{Outstanding, Probing};
 use protection::PacketProtection;
@@ -114,7 +114,7 @@ pub(crate) enum Role {
 
 /// What leads to the neighbour of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Transport {
+pub(crate) enum Medium {
     /// A network: the link has an address, a path MTU and congestion control.
     Network,
     /// The links of the relay, for an end-to-end session: they transport its coded packets, and have path MTU and
@@ -125,7 +125,7 @@ pub(crate) enum Transport {
 /// Everything needed to create a link.
 pub(crate) struct LinkSetup {
     pub(crate) role: Role,
-    pub(crate) transport: Transport,
+    pub(crate) medium: Medium,
     pub(crate) config: Arc<TransportConfig>,
     pub(crate) remote: SocketAddr,
     pub(crate) local: Local,
@@ -151,7 +151,7 @@ struct Counters {
 #[derive(Debug)]
 pub(crate) struct Link {
     role: Role,
-    transport: Transport,
+    medium: Medium,
     config: Arc<TransportConfig>,
     rng: ChaCha8Rng,
     state: State,
@@ -175,7 +175,7 @@ pub(crate) struct Link {
     activity: Activity,
 
     control: LinkControl,
-    outgoing: Outgoing,
+    buffers: PacketBuffers,
     fragments: FragmentAssembly,
     relayed: Relayed,
     counters: Counters,
@@ -189,7 +189,7 @@ impl Link {
         let config = setup.config;
         Self {
             role: setup.role,
-            transport: setup.transport,
+            medium: setup.medium,
             rng,
             state: State::new(),
             closing: Closing::default(),
@@ -208,7 +208,7 @@ impl Link {
             probing: Probing::new(now),
             activity: Activity::new(now, config.idle_timeout),
             control: LinkControl::default(),
-            outgoing: Outgoing::default(),
+            buffers: PacketBuffers::default(),
             fragments: FragmentAssembly::default(),
             relayed: Relayed::default(),
             counters: Counters::default(),
@@ -365,7 +365,7 @@ impl Link {
     }
 
     /// Whether data can be sent and received, maybe before the client is validated.
-    pub(crate) fn has_session(&self) -> bool {
+    pub(crate) fn is_active(&self) -> bool {
         self.state.is_established()
     }
 
@@ -375,7 +375,7 @@ impl Link {
     }
 
     /// Whether the handshake is done, even if the link was closed later.
-    pub(crate) fn is_established(&self) -> bool {
+    pub(crate) fn was_validated(&self) -> bool {
         self.counters.established.is_some() && !self.is_provisional
     }
 
@@ -446,7 +446,7 @@ impl Link {
 
     /// Whether the link is established and admitted.
     pub(crate) fn is_admitted(&self) -> bool {
-        self.relayed.is_admitted() && self.is_established()
+        self.relayed.is_admitted() && self.was_validated()
     }
 
     /// The packet source has a packet for this link.
@@ -492,7 +492,7 @@ impl Link {
 
     /// The token that ends a stateless reset of this connection (RFC 9000, section 10.3), at a client.
     pub(crate) fn reset_token(&self) -> Option<&[u8; RESET_TOKEN_LEN]> {
-        if self.role == Role::Server || !self.is_established() {
+        if self.role == Role::Server || !self.was_validated() {
             return None;
         }
         self.handshake.peer_parameters()?.reset_token.as_ref()
@@ -501,7 +501,7 @@ impl Link {
     /// Instance of the authenticated peer, if it announces one.
     pub(crate) fn peer_instance(&self) -> Option<u64> {
         let instance = self.handshake.peer_parameters()?.instance;
-        (instance > 0 && self.is_established()).then_some(instance)
+        (instance > 0 && self.was_validated()).then_some(instance)
     }
 
     /// Whether an ICMP error that quotes this UDP payload answers a packet of this link.
@@ -539,7 +539,7 @@ impl Link {
         now: Timestamp,
         session: &mut impl LinkSession,
     ) {
-        if self.transport == Transport::Relays || !self.state.is_open() {
+        if self.medium == Medium::Relays || !self.state.is_open() {
             return;
         }
         if self.is_unanswered() {
@@ -614,13 +614,13 @@ impl Link {
         self.handshake.trim();
         self.handshake.release_session(true);
         self.fragments.trim();
-        self.outgoing.trim();
+        self.buffers.trim();
         self.acks.trim();
         session.trim();
     }
 
     fn on_probe_timeout(&mut self, now: Timestamp, session: &mut impl LinkSession) {
-        if self.transport == Transport::Relays {
+        if self.medium == Medium::Relays {
             // Links will ask for the repair; until then one probe is enough.
             self.probing.on_coded(now);
         }
@@ -645,12 +645,12 @@ impl Link {
     /// The probe timeout without backoff.
     fn probe_timeout(&self) -> Duration {
         let base = self.rtt.probe_timeout(MAX_ACK_DELAY);
-        match self.transport {
-            Transport::Network => base,
+        match self.medium {
+            Medium::Network => base,
             // Relays repair first, and there are queues on the path. End-to-end RTT samples are so
             // rare that one taken with a full queue stays for long: it must not delay probes until
             // the peer's idle timeout.
-            Transport::Relays => (base * END_TO_END_PROBE_FACTOR)
+            Medium::Relays => (base * END_TO_END_PROBE_FACTOR)
                 .min(self.activity.idle_timeout() / END_TO_END_PROBES),
         }
     }
@@ -662,7 +662,7 @@ impl Link {
             last_eliciting_at: self.sent.last_eliciting_at(),
             // Over relays, data that waits for a link is not in flight yet.
             is_undecoded: is_undecoded
-                && (self.transport == Transport::Network || !self.has_data(session)),
+                && (self.medium == Medium::Network || !self.has_data(session)),
         });
         self.probing.arm(now, outstanding, self.probe_timeout());
     }
@@ -692,7 +692,7 @@ impl Link {
         .min();
         if self.state.is_established() {
             let may_send = !self.path.awaits_validation(self.mtu.current());
-            if self.transport == Transport::Network && !self.is_provisional {
+            if self.medium == Medium::Network && !self.is_provisional {
                 next = earlier(next, self.mtu.next_timeout().filter(|_| may_send));
                 next = earlier(next, self.path.next_timeout());
             }
@@ -748,7 +748,7 @@ impl Link {
         stats.probe_timeouts = self.probing.total();
         stats.ecn_ce = self.congestion.ce_reported();
         stats.path_changes = self.path.changes();
-        stats.resumed = self.is_established() && self.handshake.is_resumed();
+        stats.resumed = self.was_validated() && self.handshake.is_resumed();
         stats.early_packets_refused = self.handshake.early_refused();
         stats.key_updates = self.protection.as_ref().map_or(0, PacketProtection::updates);
         if self.counters.established.is_some() {

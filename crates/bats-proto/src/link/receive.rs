@@ -11,7 +11,7 @@ use super::protection::OpenError;
 use super::rtt::RttEstimator;
 use super::sent::{Contents, LossOutcome};
 use super::session_interface::{LinkSession, SessionFrame};
-use super::{Link, MAX_ACK_DELAY, RelayInput, Role, Transport};
+use super::{Link, MAX_ACK_DELAY, Medium, RelayInput, Role};
 use crate::error::CloseReason;
 use crate::handshake::HandshakeError;
 use crate::wire::frame::{self, AckHeader, Frame, FrameCount, ReadLimits};
@@ -325,7 +325,7 @@ impl Link {
             Frame::Rank(feedback) => {
                 self.probing.on_coded(now);
                 let view = self.path_view();
-                if self.transport == Transport::Relays {
+                if self.medium == Medium::Relays {
                     // The peer answers, which ends a blackout.
                     self.probing.reset();
                     self.arm_probe(now, session);

@@ -3,11 +3,11 @@
 use bats_types::Timestamp;
 use rand::Rng;
 
-use super::outgoing::Fragments;
+use super::packet_buffers::Fragments;
 use super::protection::PacketProtection;
 use super::sent::Contents;
 use super::session_interface::LinkSession;
-use super::{Link, MAX_ACK_DELAY, PacketSource, Transport};
+use super::{Link, MAX_ACK_DELAY, Medium, PacketSource};
 use crate::datagram::Transmit;
 use crate::error::CloseReason;
 use crate::flow::PathView;
@@ -58,7 +58,7 @@ impl Link {
             return None;
         }
         self.maybe_update_keys(now);
-        if self.transport == Transport::Relays {
+        if self.medium == Medium::Relays {
             // Coded packets are sent when a link asks for them.
             let segment_size = self.poll_control(now, buffer, session, &mut None)?;
             return Some(self.transmit(now, buffer, segment_size));
@@ -335,14 +335,14 @@ impl Link {
         let (rate, window) = (controller.pacing_rate(), controller.window());
         let rate = self.probing.pace(rate, window, u64::from(self.mtu.current()));
         self.congestion.begin_burst(now, rate);
-        let mut segment_size = self.outgoing.take_stash(buffer);
+        let mut segment_size = self.buffers.take_stash(buffer);
         let view = self.path_view();
         let limit = buffer.capacity().min(MAX_BURST_BYTES);
         let mut segments = usize::from(segment_size.is_some());
         // Check the anti-amplification limit before every packet to an unvalidated address.
         let is_limited = self.is_provisional || self.path.is_unvalidated();
         let max_segments = if is_limited { 1 } else { MAX_SEGMENTS };
-        while segments < max_segments && !self.outgoing.is_occupied() {
+        while segments < max_segments && !self.buffers.is_occupied() {
             let packet_bound = segment_size.unwrap_or(usize::from(self.mtu.current()));
             if segments > 0 && buffer.len() + packet_bound > limit {
                 break;
@@ -372,11 +372,11 @@ impl Link {
             let has_none = !self.has_data(session) && !backlog;
             self.congestion.set_app_limited(has_none || self.probing.is_blackout());
             self.probing.use_allowed();
-            if self.outgoing.keep_if_long(kind, self.mtu.current()) {
+            if self.buffers.keep_if_long(kind, self.mtu.current()) {
                 break;
             }
             buffer.resize(start + SHORT_HEADER_LEN, 0);
-            buffer.extend_from_slice(self.outgoing.payload());
+            buffer.extend_from_slice(self.buffers.payload());
             let contents = Contents { coded: true, ..Contents::default() };
             self.finish_packet(now, buffer, start, kind, (true, contents), session);
             let size = buffer.len() - start;
@@ -384,7 +384,7 @@ impl Link {
             match segment_size {
                 None => segment_size = Some(size),
                 Some(full) if size > full => {
-                    self.outgoing.stash(buffer, start);
+                    self.buffers.stash(buffer, start);
                     break;
                 }
                 Some(full) if size < full => break,
@@ -412,13 +412,13 @@ impl Link {
         session: &mut impl LinkSession,
         source: &mut Option<&mut dyn PacketSource>,
     ) -> Option<(PacketKind, bool)> {
-        let (path_mtu, out) = (self.mtu.current(), self.outgoing.payload_mut());
+        let (path_mtu, out) = (self.mtu.current(), self.buffers.payload_mut());
         if let Some(kind) = session.next_coded(now, path_mtu, view, out) {
             return Some((kind, false));
         }
         let source = source.as_mut()?;
         let (view, number) = (self.link_view(now), self.sent.peek_next());
-        let kind = source.pull(now, &view, number, self.outgoing.payload_mut());
+        let kind = source.pull(now, &view, number, self.buffers.payload_mut());
         if kind.is_none() {
             self.relayed.set_ready(false);
         }
@@ -432,7 +432,7 @@ impl Link {
         buffer: &mut Vec<u8>,
         session: &impl LinkSession,
     ) -> Option<usize> {
-        let fragments: Fragments = self.outgoing.split(self.mtu.current())?;
+        let fragments: Fragments = self.buffers.split(self.mtu.current())?;
         let mut segment_size = None;
         for frame in fragments.frames() {
             self.begin_packet(buffer);
@@ -443,7 +443,7 @@ impl Link {
             self.congestion.on_paced(now, size as u64);
             segment_size.get_or_insert(size);
         }
-        self.outgoing.end_split(fragments);
+        self.buffers.end_split(fragments);
         segment_size
     }
 

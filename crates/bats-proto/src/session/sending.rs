@@ -56,7 +56,7 @@ fn send_window(
 
 impl Session {
     /// Whether messages can be sent as data; before that there is only early data.
-    pub(crate) fn is_established(&self) -> bool {
+    pub(crate) fn has_streams(&self) -> bool {
         self.streams.is_some()
     }
 

@@ -8,7 +8,7 @@ const FRAGMENT_OVERHEAD: usize = 1 + 8 + 1 + 1 + 1;
 
 /// Packets that are written but not sent.
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
+pub(super) struct PacketBuffers {
     /// A sealed packet that did not fit the last burst; it is sent first next time.
     stash: Vec<u8>,
     /// The coded payload that is being sent.
@@ -19,7 +19,7 @@ pub(super) struct Outgoing {
     next_fragment_id: u64,
 }
 
-impl Outgoing {
+impl PacketBuffers {
     /// Frees unused memory.
     pub(super) fn trim(&mut self) {
         self.stash.shrink_to_fit();
@@ -116,13 +116,13 @@ mod tests {
 
     #[test]
     fn long_payload_is_split_in_equal_parts() {
-        let mut outgoing = Outgoing::default();
-        outgoing.payload_mut().resize(2_500, 7);
+        let mut buffers = PacketBuffers::default();
+        buffers.payload_mut().resize(2_500, 7);
         let kind = (PacketKind::Source, true);
-        assert!(!outgoing.keep_if_long(kind, 9_000) && outgoing.split(1_200).is_none());
+        assert!(!buffers.keep_if_long(kind, 9_000) && buffers.split(1_200).is_none());
         for id in 0..2 {
-            assert!(outgoing.keep_if_long(kind, 1_200) && outgoing.is_occupied());
-            let fragments = outgoing.split(1_200).unwrap();
+            assert!(buffers.keep_if_long(kind, 1_200) && buffers.is_occupied());
+            let fragments = buffers.split(1_200).unwrap();
             let frames: Vec<_> = fragments.frames().collect();
             let parts = frames.iter().map(|frame| match frame {
                 Frame::Fragment { id, index, relayed: true, last, data, .. } => {
@@ -132,34 +132,34 @@ mod tests {
             });
             let expected = [(id, 0, false, 834), (id, 1, false, 834), (id, 2, true, 832)];
             assert_eq!(parts.collect::<Vec<_>>(), expected);
-            outgoing.end_split(fragments);
-            assert!(!outgoing.is_occupied());
+            buffers.end_split(fragments);
+            assert!(!buffers.is_occupied());
         }
     }
 
     #[test]
     fn packet_that_does_not_fit_a_burst_begins_the_next_one() {
-        let mut outgoing = Outgoing::default();
+        let mut buffers = PacketBuffers::default();
         let mut buffer = vec![1; 100];
         buffer.extend([2; 50]);
-        outgoing.stash(&mut buffer, 100);
-        assert_eq!((buffer.len(), outgoing.is_occupied()), (100, true));
+        buffers.stash(&mut buffer, 100);
+        assert_eq!((buffer.len(), buffers.is_occupied()), (100, true));
         buffer.clear();
-        assert_eq!(outgoing.take_stash(&mut buffer), Some(50));
+        assert_eq!(buffers.take_stash(&mut buffer), Some(50));
         assert_eq!(buffer, [2; 50]);
-        assert!(!outgoing.is_occupied() && outgoing.take_stash(&mut buffer).is_none());
+        assert!(!buffers.is_occupied() && buffers.take_stash(&mut buffer).is_none());
     }
 
     #[test]
     fn idle_link_keeps_only_what_is_still_to_be_sent() {
-        let mut outgoing = Outgoing::default();
-        outgoing.payload_mut().resize(2_500, 7);
-        assert!(outgoing.keep_if_long((PacketKind::Source, false), 1_200));
-        outgoing.trim();
-        let fragments = outgoing.split(1_200).unwrap();
+        let mut buffers = PacketBuffers::default();
+        buffers.payload_mut().resize(2_500, 7);
+        assert!(buffers.keep_if_long((PacketKind::Source, false), 1_200));
+        buffers.trim();
+        let fragments = buffers.split(1_200).unwrap();
         assert_eq!(fragments.frames().count(), 3);
-        outgoing.end_split(fragments);
-        outgoing.trim();
-        assert_eq!(outgoing.payload.capacity(), 0);
+        buffers.end_split(fragments);
+        buffers.trim();
+        assert_eq!(buffers.payload.capacity(), 0);
     }
 }
