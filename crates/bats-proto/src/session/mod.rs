@@ -109,12 +109,12 @@ impl Session {
         end_to_end: Option<(FlowKey, bool)>,
     ) -> Self {
         Self {
+            memory: ReceiveMemory::new(receive_budget(&config)),
             config,
             code_seed,
             transport: SessionTransport::new(end_to_end),
             mode: None,
             streams: None,
-            memory: ReceiveMemory::new(),
             control: SessionControl::default(),
             rank_budget: ReportBudget::new(RANK_INTERVAL),
             notifications: Notifications::new(),

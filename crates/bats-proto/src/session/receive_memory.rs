@@ -20,6 +20,8 @@ const MAX_WAIT: Duration = Duration::from_secs(30);
 pub(super) struct ReceiveMemory {
     /// Bytes that may be held now.
     bytes: usize,
+    /// Bytes that may be held if the endpoint has the memory.
+    limit: usize,
     /// The endpoint has less memory than the connection needs.
     is_short: bool,
     /// Since when every data packet has been refused for lack of memory.
@@ -27,15 +29,23 @@ pub(super) struct ReceiveMemory {
 }
 
 impl ReceiveMemory {
-    pub(super) fn new() -> Self {
-        Self { bytes: BASE_MEMORY, is_short: false, refused_since: None }
+    pub(super) fn new(limit: usize) -> Self {
+        Self { bytes: BASE_MEMORY, limit, is_short: false, refused_since: None }
     }
-}
 
-impl ReceiveMemory {
     /// Bytes that may be held now.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes that may be held if the endpoint has the memory.
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Raises the limit.
+    pub(super) fn raise_limit(&mut self, limit: usize) {
+        self.limit = limit;
     }
 
     /// Whether the endpoint has less memory than the connection needs.
@@ -78,15 +88,15 @@ impl ReceiveMemory {
     }
 
     /// Bytes that complete messages may occupy when `others` bytes are held, and whether more of them replace
-    /// the oldest ones in modes that do not repair everything. `limit` is the most that there can be.
-    pub(super) fn inbox_room(&self, others: usize, limit: usize) -> (usize, bool) {
-        (self.bytes.saturating_sub(others), self.bytes >= limit || self.is_short)
+    /// the oldest ones in modes that do not repair everything.
+    pub(super) fn inbox_room(&self, others: usize) -> (usize, bool) {
+        (self.bytes.saturating_sub(others), self.bytes >= self.limit || self.is_short)
     }
 
     /// The part of the limit for which no more credit is given while memory is short; `least` bytes always
     /// count.
-    pub(super) fn withheld(&self, limit: usize, least: usize) -> usize {
-        if self.is_short { limit.saturating_sub(self.bytes.max(least)) } else { 0 }
+    pub(super) fn withheld(&self, least: usize) -> usize {
+        if self.is_short { self.limit.saturating_sub(self.bytes.max(least)) } else { 0 }
     }
 }
 
@@ -105,7 +115,7 @@ mod tests {
 
     #[test]
     fn packets_may_be_refused_for_half_a_minute() {
-        let mut memory = ReceiveMemory::new();
+        let mut memory = ReceiveMemory::new(MIB);
         let needed = BASE_MEMORY + 5;
         assert!(!memory.has_room(needed) && memory.has_room(BASE_MEMORY));
         let at = |s: u64| Timestamp::from_millis(s * 1_000);
@@ -118,15 +128,17 @@ mod tests {
 
     #[test]
     fn shortage_withholds_credit_and_lets_new_messages_replace_old_ones() {
-        let mut memory = ReceiveMemory::new();
-        assert_eq!(memory.inbox_room(BASE_MEMORY - 10, MIB), (10, false));
-        assert_eq!(memory.withheld(MIB, 0), 0);
+        let mut memory = ReceiveMemory::new(MIB);
+        assert_eq!(memory.inbox_room(BASE_MEMORY - 10), (10, false));
+        assert_eq!(memory.withheld(0), 0);
         assert!(memory.set(BASE_MEMORY, true) && !memory.set(BASE_MEMORY, true));
-        assert_eq!(memory.inbox_room(MIB, MIB), (0, true));
-        assert_eq!(memory.withheld(MIB, 0), MIB - BASE_MEMORY);
-        assert_eq!(memory.withheld(MIB, MIB), 0);
+        assert_eq!(memory.inbox_room(MIB), (0, true));
+        assert_eq!(memory.withheld(0), MIB - BASE_MEMORY);
+        assert_eq!(memory.withheld(MIB), 0);
         assert!(memory.set(MIB, false) && !memory.set(BASE_MEMORY, false));
         assert!(memory.set(MIB, false));
-        assert_eq!(memory.inbox_room(0, MIB), (MIB, true), "at the limit");
+        assert_eq!(memory.inbox_room(0), (MIB, true), "at the limit");
+        memory.raise_limit(2 * MIB);
+        assert_eq!(memory.inbox_room(0), (MIB, false));
     }
 }

@@ -1,7 +1,6 @@
 //! The receiving direction of a session.
 
 use core::time::Duration;
-use std::sync::Arc;
 
 use bats_types::Timestamp;
 use bytes::Bytes;
@@ -9,7 +8,7 @@ use bytes::Bytes;
 use super::limits::channel_limits;
 use super::receive_memory::ReceiveMemory;
 use super::streams::Streams;
-use super::{EndToEnd, Session, TransportConfig, min_receive_budget, receive_budget};
+use super::{EndToEnd, Session, min_receive_budget};
 use crate::event::Event;
 use crate::flow::FlowError;
 use crate::link::{LinkRtt, SessionFailure};
@@ -53,7 +52,7 @@ impl Session {
     /// Bytes of received data that the connection may hold if there is memory. Its credit is for
     /// these.
     pub(crate) fn memory_limit(&self) -> usize {
-        receive_budget(&self.config)
+        self.memory.limit()
     }
 
     /// Whether the endpoint has less memory than the connection needs.
@@ -87,8 +86,7 @@ impl Session {
         bytes: usize,
         smoothed_rtt: Duration,
     ) {
-        let config = TransportConfig { receive_budget: bytes, ..(*self.config).clone() };
-        self.config = Arc::new(config);
+        self.memory.raise_limit(bytes.max(min_receive_budget(&self.config)));
         if let Some(streams) = &mut self.streams {
             streams.raise_budget(bytes, channel_limits(&self.config, bytes));
         }
@@ -118,7 +116,7 @@ impl Session {
         let unread = self.streams.as_ref().map_or(0, |streams| streams.inbox.bytes_held());
         // Symbols may wait within the credit that was given before the messages took memory.
         let others = self.receive_buffer_bytes() - unread;
-        self.memory.inbox_room(others, self.memory_limit())
+        self.memory.inbox_room(others)
     }
 
     /// Whether symbols wait although there is room.
@@ -189,7 +187,7 @@ impl Session {
     /// Schedules a CREDIT frame when the application has freed enough of the receive budget.
     fn update_credit(&mut self, now: Timestamp, smoothed_rtt: Duration) {
         let least = min_receive_budget(&self.config);
-        let withheld = self.memory.withheld(self.memory_limit(), least);
+        let withheld = self.memory.withheld(least);
         let rtt = self.transport.round_trip(smoothed_rtt);
         let streams = self.streams.as_mut();
         if streams.is_some_and(|streams| streams.update_credit(now, rtt, withheld)) {
@@ -248,7 +246,7 @@ impl Session {
         clippy::arithmetic_side_effects
     )]
     pub(crate) fn take_early(&mut self, payload: &[u8]) -> Result<Option<u32>, SessionFailure> {
-        let budget = receive_budget(&self.config);
+        let budget = self.memory_limit();
         let Some(streams) = &mut self.streams else { return Ok(None) };
         let (taken, arrived) = streams
             .incoming
