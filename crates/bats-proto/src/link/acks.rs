@@ -12,6 +12,11 @@ use crate::wire::frame::AckHeader;
 /// acknowledged at once: Startup depends on quick acknowledgements.
 const IMMEDIATE_ACK_PACKETS: u64 = 64;
 
+/// Bounds of the acknowledgement delay. Between them it is 1/48 of the minimum RTT, so that a rate
+/// change shows within a small part of a round trip.
+pub(super) const MIN_ACK_DELAY: Duration = Duration::from_micros(500);
+pub(super) const MAX_ACK_DELAY: Duration = Duration::from_millis(3);
+
 /// Packets received, and the acknowledgement that is due for them.
 #[derive(Debug, Default)]
 pub(super) struct Acknowledgements {

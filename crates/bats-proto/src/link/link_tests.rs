@@ -9,6 +9,7 @@ use bats_types::Timestamp;
 use super::*;
 use crate::config::{ClientConfig, PeerTrust, Security, ServerConfig};
 use crate::crypto::generate_identity;
+use crate::datagram::Local;
 use crate::handshake::{FirstPacket, ServerCrypto, ServerStart, parse_first};
 use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;

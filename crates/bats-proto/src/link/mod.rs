@@ -28,6 +28,7 @@ pub mod received;
 mod relayed;
 mod replay_window;
 pub(crate) mod report_budget;
+mod responsiveness;
 /// Round-trip time.
 pub mod rtt;
 /// Packets in flight and loss detection.
@@ -35,8 +36,10 @@ pub mod sent;
 #[cfg(test)]
 mod sent_tests;
 mod session_interface;
+mod setup;
 mod stall_detector;
 mod state;
+mod statistics;
 mod timer;
 mod transmit;
 
@@ -52,20 +55,19 @@ pub(crate) use relayed::{PacketSource, RelayInput};
 pub(crate) use session_interface::{
     LinkCapacity, LinkRtt, LinkSession, SessionFailure, SessionFrame, SessionFrames,
 };
+pub(crate) use setup::{LinkSetup, Medium, Role};
 pub(crate) use timer::{earlier, take_expired};
 
 use crate::config::{CongestionAlgorithm, TransportConfig};
-use crate::datagram::Local;
 use crate::error::CloseReason;
 use crate::flow::PathView;
 use crate::handshake::{Handshake, RetransmitTimers};
 use crate::relay::LinkView;
-use crate::stats::ConnectionStats;
 use crate::wire::flow::NodeId;
 use crate::wire::parameters::TransportParameters;
 use crate::wire::stateless_reset::RESET_TOKEN_LEN;
 
-use acks::Acknowledgements;
+use acks::{Acknowledgements, MAX_ACK_DELAY, MIN_ACK_DELAY};
 use activity::Activity;
 use closing::{CloseText, Closing};
 use congestion::Congestion;
@@ -80,14 +82,11 @@ use probing::{Outstanding, Probing};
 use protection::PacketProtection;
 use relayed::Relayed;
 use report_budget::RangeBudget;
+use responsiveness::Responsiveness;
 use rtt::RttEstimator;
 use sent::SentPackets;
 use state::State;
 
-/// Bounds of the acknowledgement delay. Between them it is 1/48 of the minimum RTT, so that a rate
-/// change shows within a small part of a round trip.
-const MIN_ACK_DELAY: Duration = Duration::from_micros(500);
-const MAX_ACK_DELAY: Duration = Duration::from_millis(3);
 /// Longest time that a closed connection answers late packets. Without this bound, a peer that
 /// withholds acknowledgements (which inflates the RTT estimate) could keep it open for minutes.
 const MAX_LINGER: Duration = Duration::from_secs(10);
@@ -95,44 +94,6 @@ const MAX_LINGER: Duration = Duration::from_secs(10);
 const END_TO_END_PROBE_FACTOR: u32 = 3;
 /// Least number of probes of an end-to-end session per idle timeout, whatever its RTT estimate.
 const END_TO_END_PROBES: u32 = 8;
-/// Time without an answer, in probe timeouts, after which a link counts as unresponsive.
-const UNRESPONSIVE_TIMEOUTS: u32 = 3;
-/// Number of packets with overdue acknowledgements from which on a link is potentially failed (RFC
-/// 7829). With a loss of one third in both directions this happens by chance once in 1,000 times.
-const OVERDUE_PACKETS: usize = 8;
-/// Least delay of the last of these acknowledgements: the larger of this time and this number of
-/// acknowledgement intervals.
-const OVERDUE_TIME: Duration = Duration::from_millis(10);
-const OVERDUE_INTERVALS: u32 = 8;
-
-/// Which end of the connection this is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    Client,
-    Server,
-}
-
-/// What leads to the neighbour of a link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Medium {
-    /// A network: the link has an address, a path MTU and congestion control.
-    Network,
-    /// The links of the relay, for an end-to-end session: they transport its coded packets, and have path MTU and
-    /// congestion control. Handshake and control packets are sent as end-to-end packets.
-    Relays,
-}
-
-/// Everything needed to create a link.
-pub(crate) struct LinkSetup {
-    pub(crate) role: Role,
-    pub(crate) medium: Medium,
-    pub(crate) config: Arc<TransportConfig>,
-    pub(crate) remote: SocketAddr,
-    pub(crate) local: Local,
-    pub(crate) local_cid: [u8; 4],
-    pub(crate) handshake: Handshake,
-    pub(crate) seed: [u8; 32],
-}
 
 /// Counters of a link that none of its parts keeps.
 #[derive(Debug, Default)]
@@ -465,7 +426,7 @@ impl Link {
             rate: self.congestion.controller().bandwidth(),
             smoothed_rtt: self.rtt.smoothed(),
             min_rtt: self.rtt.min(),
-            alive: self.is_responsive(now),
+            alive: self.responsiveness().is_responsive(now),
             potentially_failed: self.potentially_failed_at().is_some_and(|at| at <= now),
             loss: self.sent.loss.estimate(),
             burst_factor: self.sent.loss.burst_factor(),
@@ -474,20 +435,18 @@ impl Link {
     }
 
     /// Whether the other end answers.
-    fn is_responsive(&self, now: Timestamp) -> bool {
-        let timeout = self.rtt.probe_timeout(MAX_ACK_DELAY) * UNRESPONSIVE_TIMEOUTS;
-        self.probing.is_responsive(now, timeout)
+    fn responsiveness(&self) -> Responsiveness<'_> {
+        Responsiveness {
+            sent: &self.sent,
+            probing: &self.probing,
+            rtt: &self.rtt,
+            ack_interval: self.ack_interval(),
+        }
     }
 
-    /// When the link becomes potentially failed (RFC 7829): several acknowledgements are overdue,
-    /// unless one arrives before. This is too early to abandon the link, but early enough to prefer
-    /// another one.
+    /// When the link becomes potentially failed, if it may transport packets for the relay.
     fn potentially_failed_at(&self) -> Option<Timestamp> {
-        if !self.is_admitted() {
-            return None;
-        }
-        let late = OVERDUE_TIME.max(self.ack_interval() * OVERDUE_INTERVALS);
-        Some(self.sent.unanswered(OVERDUE_PACKETS)? + self.rtt.probe_timeout(late))
+        if self.is_admitted() { self.responsiveness().potentially_failed_at() } else { None }
     }
 
     /// The token that ends a stateless reset of this connection (RFC 9000, section 10.3), at a client.
@@ -711,48 +670,6 @@ impl Link {
             self.begin_close(now, false, 4, STUCK_TIMER, reason, session);
         } else {
             self.state.die();
-        }
-    }
-
-    /// Adds what the link counts and measures to a sample of statistics.
-    pub(crate) fn add_stats(&self, stats: &mut ConnectionStats) {
-        let controller = self.congestion.controller();
-        stats.established = self.counters.established;
-        stats.controller_state = controller.state();
-        stats.cwnd_bytes = controller.window();
-        stats.in_flight_bytes = self.sent.bytes_in_flight();
-        stats.pacing_bps = controller.pacing_rate().saturating_mul(8);
-        stats.delivery_bps = controller.bandwidth().saturating_mul(8);
-        stats.smoothed_rtt = self.rtt.smoothed();
-        stats.min_rtt = self.rtt.min();
-        stats.queue_delay = controller.queue_delay();
-        stats.loss_estimate = self.sent.loss.estimate();
-        stats.own_loss = controller.own_loss();
-        stats.limited_by = controller.limited_by();
-        stats.burst_factor = self.sent.loss.burst_factor();
-        stats.path_mtu = self.mtu.current();
-        stats.bytes_sent = self.counters.bytes_sent;
-        stats.packets_sent = self.counters.packets_sent;
-        stats.bytes_received = self.counters.bytes_received;
-        stats.packets_received = self.counters.packets_received;
-        stats.packets_lost = self.sent.lost;
-        stats.packets_spuriously_lost = u64::from(self.sent.spurious);
-        stats.packets_forged = self.counters.forged;
-        stats.packets_replayed = self.counters.replayed;
-        stats.packets_malformed += self.counters.malformed;
-        stats.relayed_packets_refused = self.relayed.refused();
-        stats.early_packets_dropped = self.early.dropped();
-        stats.fragments_dropped = self.fragments.dropped();
-        stats.challenges_dropped = self.control.challenges_dropped();
-        stats.acks_shortened = self.acks.shortened();
-        stats.probe_timeouts = self.probing.total();
-        stats.ecn_ce = self.congestion.ce_reported();
-        stats.path_changes = self.path.changes();
-        stats.resumed = self.was_validated() && self.handshake.is_resumed();
-        stats.early_packets_refused = self.handshake.early_refused();
-        stats.key_updates = self.protection.as_ref().map_or(0, PacketProtection::updates);
-        if self.counters.established.is_some() {
-            stats.sent_record_bytes = self.sent.bytes_held() as u64;
         }
     }
 }

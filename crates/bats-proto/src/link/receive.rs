@@ -4,6 +4,7 @@ use core::net::{IpAddr, SocketAddr};
 
 use bats_types::Timestamp;
 
+use super::acks::MAX_ACK_DELAY;
 use super::fragments::FragmentAssembly;
 use super::loss::LossEstimator;
 use super::path::Validated;
@@ -11,7 +12,7 @@ use super::protection::OpenError;
 use super::rtt::RttEstimator;
 use super::sent::{Contents, LossOutcome};
 use super::session_interface::{LinkSession, SessionFrame};
-use super::{Link, MAX_ACK_DELAY, Medium, RelayInput, Role};
+use super::{Link, Medium, RelayInput, Role};
 use crate::error::CloseReason;
 use crate::handshake::HandshakeError;
 use crate::wire::frame::{self, AckHeader, Frame, FrameCount, ReadLimits};

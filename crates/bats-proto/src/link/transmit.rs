@@ -3,11 +3,12 @@
 use bats_types::Timestamp;
 use rand::Rng;
 
+use super::acks::MAX_ACK_DELAY;
 use super::packet_buffers::Fragments;
 use super::protection::PacketProtection;
 use super::sent::Contents;
 use super::session_interface::LinkSession;
-use super::{Link, MAX_ACK_DELAY, Medium, PacketSource};
+use super::{Link, Medium, PacketSource};
 use crate::datagram::Transmit;
 use crate::error::CloseReason;
 use crate::flow::PathView;
