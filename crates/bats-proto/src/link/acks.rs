@@ -8,7 +8,7 @@ use super::received::ReceivedPackets;
 use super::timer::take_expired;
 use crate::wire::frame::AckHeader;
 
-/// Packets at the start of a connection during which every second ack-eliciting packet is
+/// Packets at the start of a link during which every second ack-eliciting packet is
 /// acknowledged at once: Startup depends on quick acknowledgements.
 const IMMEDIATE_ACK_PACKETS: u64 = 64;
 
@@ -62,7 +62,7 @@ impl Acknowledgements {
         self.received.insert(now, pn)
     }
 
-    /// A packet that counts arrived; `ce` says whether it has a CE mark.
+    /// A packet that is no duplicate arrived; `ce` says whether it has a CE mark.
     pub(super) fn on_mark(&mut self, ce: bool) {
         self.ce_received = self.ce_received.saturating_add(u64::from(ce));
     }

@@ -1,5 +1,5 @@
-//! When packets were last sent and received, and the timers that depend on it: idle timeout, keep-alive, idle
-//! trimming, and detection of stalls.
+//! When packets were last sent and received, and what depends on it: idle timeout, keep-alive, idle trimming, detection
+//! of stalls, and for how long routes are missing or ports unreachable.
 
 use core::time::Duration;
 

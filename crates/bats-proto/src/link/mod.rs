@@ -564,7 +564,7 @@ impl Link {
         true
     }
 
-    /// Frees empty buffers if the connection has been idle long enough.
+    /// Frees unused memory, also that of the session, if the link has been idle long enough.
     fn trim_if_idle(&mut self, now: Timestamp, session: &mut impl LinkSession) {
         if !self.state.is_established() || !self.activity.take_trim(now, self.rtt.smoothed()) {
             return;

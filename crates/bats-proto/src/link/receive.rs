@@ -31,7 +31,7 @@ impl Link {
         !is_closing
     }
 
-    /// Takes the first flights of the handshake. Returns whether the handshake goes on.
+    /// Takes a datagram of packets with long headers. Returns whether the handshake goes on.
     #[deny(
         clippy::unwrap_used,
         clippy::expect_used,
@@ -527,7 +527,7 @@ impl Link {
             self.sent.loss = LossEstimator::default();
             self.mtu.restart();
             self.restart_congestion_control();
-            // Round trips are counted by bytes sent on the connection, earlier ones included.
+            // Round trips are counted by bytes sent on the link, those on earlier paths included.
             self.congestion.on_sent(now, self.sent.bytes_sent(), 0);
         }
         self.abandon_old_path(now, session);

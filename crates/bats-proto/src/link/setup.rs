@@ -7,7 +7,7 @@ use crate::config::TransportConfig;
 use crate::datagram::Local;
 use crate::handshake::Handshake;
 
-/// Which end of the connection this is.
+/// Which end of the link this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Client,

@@ -1,4 +1,4 @@
-//! The connection state. The enum is private, so that only this file can change the state.
+//! The state of a link. The enum is private, so that only this file can change the state.
 
 use bats_types::Timestamp;
 
@@ -59,7 +59,7 @@ impl State {
         self.0 == Inner::Dead
     }
 
-    /// When a closing connection is removed.
+    /// When a closing link is removed.
     pub(super) fn closing_until(self) -> Option<Timestamp> {
         match self.0 {
             Inner::Closing(until) => Some(until),

@@ -20,7 +20,7 @@ use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
 
-/// The receiving direction of a connection, by mode.
+/// The receiving direction of a session, by mode.
 #[derive(Debug)]
 pub(in crate::session) enum Incoming {
     /// BRTP.

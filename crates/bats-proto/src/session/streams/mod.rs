@@ -43,7 +43,7 @@ pub(super) struct StreamSetup<'a> {
     pub(super) channels: Option<Box<Channels>>,
 }
 
-/// Both directions of a connection; created when the peer's parameters are known.
+/// Both directions of a session; created when the peer's parameters are known.
 #[derive(Debug)]
 pub(super) struct Streams {
     pub(super) outgoing: Outgoing,

@@ -15,7 +15,7 @@ use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
 
-/// The sending direction of a connection, by mode.
+/// The sending direction of a session, by mode.
 #[derive(Debug)]
 pub(in crate::session) enum Outgoing {
     /// BRTP: reliable and ordered.
