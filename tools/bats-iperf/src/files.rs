@@ -433,11 +433,11 @@ impl TransferLimits {
     }
 
     /// Why the transfer is given up now, if it is.
-    fn exceeded(&self, progress: &ProgressMeter) -> Option<String> {
+    fn exceeded(&self, progress: &ProgressMeter, arrived: u64) -> Option<String> {
         if progress.idle_time() > self.stall {
             return Some("the transfer stalled".to_owned());
         }
-        if progress.is_slower_than(self.min_rate, self.stall) {
+        if !progress.check_rate(arrived, self.min_rate, self.stall) {
             return Some(format!("the transfer is slower than {} bytes/s", self.min_rate));
         }
         let is_over = self.longest.is_some_and(|longest| progress.elapsed() > longest);
@@ -447,6 +447,14 @@ impl TransferLimits {
                 .to_owned()
         })
     }
+}
+
+/// Bytes of all messages that have arrived, compressed or not.
+fn arrived(data_streams: &[DataStream]) -> u64 {
+    data_streams
+        .iter()
+        .filter_map(DataStream::bytes_received)
+        .fold(0_u64, |sum, x| sum.saturating_add(x))
 }
 
 /// Runs one thread for each connection, and closes all connections when the transfer exceeds `limits`.
@@ -478,7 +486,7 @@ fn run_all(
                 Ok(()) => running -= 1,
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    if let Some(why) = limits.exceeded(&monitor.progress) {
+                    if let Some(why) = limits.exceeded(&monitor.progress, arrived(data_streams)) {
                         connections.iter().for_each(|x| x.close(1, &why));
                     } else if probe.is_some_and(|probe| probe.is_closed_and_silent(&connections)) {
                         let why = "the server has gone: its port is closed";
@@ -550,18 +558,12 @@ pub(crate) fn receive(
         .without_reports();
     let monitor = TransferMonitor::new(output, "received", bytes, options, MAX_RECORDS);
     let limiter = options.server_bitrate_limit.map(RateLimiter::new);
-    let arrived = || {
-        data_streams
-            .iter()
-            .filter_map(DataStream::bytes_received)
-            .fold(0_u64, |sum, x| sum.saturating_add(x))
-    };
     let limits = TransferLimits::of_server(options);
     run_all(data_streams, &monitor, limits, None, |stream, connection| {
         let observe = |event: Progress<'_>| {
             monitor.on(stream, event);
             if let (Some(limiter), Progress::Bytes { .. }) = (&limiter, event) {
-                limiter.throttle(arrived);
+                limiter.throttle(|| arrived(data_streams));
             }
         };
         receiver.run(connection, observe).wait()

@@ -290,32 +290,52 @@ fn a_client_that_sends_next_to_nothing_keeps_no_place() {
     fs::write(scratch.0.join("in/known"), noise(SIZE as usize, 1)).unwrap();
     let port = free_port();
     let directory = scratch.path("in");
-    let _server = Server::start(port, &["--directory", &directory, "--rcv-timeout", "1000"]);
+    let _server = Server::start(port, &["--directory", &directory, "--rcv-timeout", "3000"]);
     let attacker = Attacker::new(port);
     let throughput =
         REQUEST.find(r#"{"throughput""#).unwrap()..REQUEST.find(r#","title""#).unwrap();
-    let files = REQUEST.replace(&REQUEST[throughput], r#"{"files":{"count":3,"bytes":5}}"#);
+    let files = REQUEST.replace(&REQUEST[throughput], r#"{"files":{"count":1000,"bytes":5}}"#);
     let offer =
         |name: &str| [&[16, 0, 0, 0, 0, 0][..], &SIZE.to_be_bytes(), name.as_bytes()].concat();
-    let data = |bytes: &[u8]| [&[17, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], bytes].concat();
-    let checking = [&[48, 0, 0, 0, 0][..], &1_u64.to_be_bytes()].concat();
-    for (name, message, end) in [
-        ("empty", data(&[]), "the transfer failed"),
-        ("bytes", data(&[7]), "slower than"),
-        ("known", checking, "slower than"),
-    ] {
+    let data =
+        |encoding: u8, bytes: &[u8]| [&[17, 0, 0, 0, 0, 0, 0, 0, 0, encoding][..], bytes].concat();
+    let checking = |bytes: u64| [&[48, 0, 0, 0, 0][..], &bytes.to_be_bytes()].concat();
+    // The file exists with another size.
+    let refused = |id: u32| {
+        let (id, size) = (id.to_be_bytes(), (SIZE + 1).to_be_bytes());
+        [&[16][..], &id, &[0], &size, b"known"].concat()
+    };
+    // RFC 8878: a frame of one segment of 256 KiB, in two blocks that repeat a byte.
+    let zeros = [
+        &[0x28, 0xb5, 0x2f, 0xfd, 0xa0, 0, 0, 4, 0][..],
+        &[0x02, 0, 0x10, 0][..],
+        &[0x03, 0, 0x10, 0][..],
+    ]
+    .concat();
+    let (often, rarely) = (Duration::from_millis(50), Duration::from_secs(1));
+    type MessageOf<'a> = &'a dyn Fn(u32) -> Vec<u8>;
+    let cases: [(&str, MessageOf<'_>, Duration, &[&str]); 6] = [
+        ("empty", &|_| data(0, &[]), often, &["the transfer failed"]),
+        ("bytes", &|_| data(0, &[7]), often, &["slower than"]),
+        ("known", &|_| checking(1), often, &["slower than"]),
+        // Each would be enough by what it says. On a busy machine, one may come too late.
+        ("zeros", &|_| data(1, &zeros), rarely, &["slower than", "stalled"]),
+        ("other", &refused, rarely, &["slower than", "stalled"]),
+        ("known", &|_| checking(60_000), rarely, &["slower than", "stalled"]),
+    ];
+    for (name, message, pause, ends) in cases {
         let (control, connection) = attacker.join_test(&files);
         control.send(READY).wait_for(LIMIT).unwrap().unwrap();
         assert_eq!(receive_json(&control), "start", "{name}");
         connection.send(offer(name)).wait_for(LIMIT).unwrap().unwrap();
         let mut sent = 0;
-        while connection.send(message.clone()).wait_for(LIMIT).unwrap().is_ok() {
+        while connection.send(message(sent + 1)).wait_for(LIMIT).unwrap().is_ok() {
             sent += 1;
-            assert!(sent < 400, "{name}: the transfer goes on for 20 s");
-            thread::sleep(Duration::from_millis(50));
+            assert!(pause * sent < Duration::from_secs(15), "{name}: the transfer goes on");
+            thread::sleep(pause);
         }
         let (_, reason) = receive_until_closed(&connection);
-        assert!(reason.contains(end), "{name}: {reason}");
+        assert!(ends.iter().any(|end| reason.contains(end)), "{name}: {reason}");
     }
     fs::write(scratch.0.join("file"), noise(1_000, 2)).unwrap();
     assert!(client(port, &["-f", &scratch.path("file")]).status.success());
