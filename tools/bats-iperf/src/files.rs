@@ -443,7 +443,8 @@ impl TransferLimits {
         let is_over = self.longest.is_some_and(|longest| progress.elapsed() > longest);
         is_over.then(|| {
             "the longest time of a transfer to this server is over; \
-             another transfer continues where this one ended"
+             another transfer continues where this one ended, with --merge at the server for \
+             directories"
                 .to_owned()
         })
     }

@@ -405,7 +405,8 @@ pub(crate) struct Options {
     pub(crate) server_bitrate_limit: Option<u64>,
 
     /// Deny tests longer than this many seconds, and tests without a time limit (-n, -k); end transfers of
-    /// files after this time, by default 86400. Another transfer continues where one was ended.
+    /// files after this time, by default 86400. Another transfer continues where one was
+    /// ended, with --merge for directories.
     #[arg(long, value_name = "SECONDS", value_parser = parse_duration, help_heading = SERVER)]
     pub(crate) server_max_duration: Option<Duration>,
 
