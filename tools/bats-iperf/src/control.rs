@@ -32,12 +32,13 @@ pub(crate) const REPLY_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) const SUMMARY_TIMEOUT: Duration = Duration::from_secs(80);
 /// How long all streams of a test together may take to connect.
 const TOTAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long a whole report may take: that of the maximum length at 280 kbit/s.
-const OUTPUT_TIMEOUT: Duration = Duration::from_secs(120);
 /// Maximum length of a message in bytes: the summary of 256 streams, or a chunk of a report.
 const MAX_MESSAGE: usize = 1 << 20;
 /// Bytes of a report in one message. JSON may escape one byte with six.
 const OUTPUT_CHUNK: usize = 100 << 10;
+/// How long a report may take, and how much longer for each whole [`OUTPUT_CHUNK`] of it: 42 kbit/s are enough, or
+/// 250 kbit/s if JSON escapes each byte with six.
+const OUTPUT_TIMEOUT: Duration = REPLY_TIMEOUT;
 /// Maximum bytes of a report that are sent and accepted.
 pub(crate) const MAX_OUTPUT: usize = 4 << 20;
 
@@ -318,14 +319,21 @@ pub(crate) fn receive_meanwhile(
     receive(connection, Duration::ZERO)
 }
 
+/// How long a report may have taken of which so many bytes are there.
+fn output_deadline(timeout: Duration, bytes: usize) -> Duration {
+    let chunks = u32::try_from(bytes / OUTPUT_CHUNK).unwrap_or(u32::MAX);
+    timeout.saturating_mul(chunks.saturating_add(1))
+}
+
 /// Sends a report in chunks. Fails if the peer does not take all of it in time: a server keeps the slot
 /// of the test meanwhile.
 pub(crate) fn send_output(connection: &Connection, text: &str) -> Result<()> {
     let clock = Clock::start();
     let mut remaining = text;
     loop {
-        if clock.elapsed() > OUTPUT_TIMEOUT {
-            bail!("the peer has not taken the report within {} s", OUTPUT_TIMEOUT.as_secs());
+        let sent = text.len().saturating_sub(remaining.len());
+        if clock.elapsed() > output_deadline(OUTPUT_TIMEOUT, sent) {
+            bail!("the peer takes the report too slowly");
         }
         let fits = |end: &usize| remaining.is_char_boundary(*end);
         let end = (0..=remaining.len().min(OUTPUT_CHUNK)).rev().find(fits).unwrap_or(0);
@@ -344,16 +352,17 @@ pub(crate) fn receive_output(connection: &Connection) -> Result<String> {
     receive_output_within(connection, OUTPUT_TIMEOUT)
 }
 
-/// Like [`receive_output`], but gives up when all of it has not arrived within `timeout`: each chunk may
-/// take a while, but a peer could send small ones without end.
+/// Like [`receive_output`], but gives up when less has arrived than a whole chunk in each `timeout` after the
+/// first: each message may take a while, but a peer could send small ones without end.
 fn receive_output_within(connection: &Connection, timeout: Duration) -> Result<String> {
     let clock = Clock::start();
     let mut whole = String::new();
     loop {
-        let left = timeout.saturating_sub(clock.elapsed());
+        let deadline = output_deadline(timeout, whole.len());
+        let left = deadline.saturating_sub(clock.elapsed());
         let received = receive(connection, left.min(REPLY_TIMEOUT));
-        if clock.elapsed() >= timeout {
-            bail!("the peer's report has not arrived within {} s", timeout.as_secs_f64());
+        if clock.elapsed() >= deadline {
+            bail!("the peer's report has not arrived within {} s", deadline.as_secs_f64());
         }
         let Message::Output { text, last } = received? else {
             bail!("the peer sent an unexpected message");
@@ -510,6 +519,14 @@ mod tests {
                 near.close(0, "");
             });
         }
+    }
+
+    #[test]
+    fn a_report_may_take_as_long_as_its_chunks() {
+        let seconds = |bytes| output_deadline(OUTPUT_TIMEOUT, bytes).as_secs();
+        assert_eq!((seconds(0), seconds(OUTPUT_CHUNK - 1), seconds(OUTPUT_CHUNK)), (20, 20, 40));
+        assert_eq!(seconds(MAX_OUTPUT), 20 * 41);
+        assert!(seconds(usize::MAX) > 0);
     }
 
     /// Each chunk arrives long before the timeout for a message.
