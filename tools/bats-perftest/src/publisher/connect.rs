@@ -173,7 +173,7 @@ struct Found {
 }
 
 /// Whether a subscriber still waits for the test, while the publisher looks for others. Until the test
-/// begins, it sends an announcement for each hello and keep-alives at most: one that fills a look with
+/// begins, it sends an announcement for each hello, and over raw UDP keep-alives: one that fills a look with
 /// messages would keep the publisher from all else.
 fn still_waits(one: &Found) -> bool {
     let mut is_flooding = false;
