@@ -570,7 +570,12 @@ impl<'a> Run<'a> {
             }
             CloseReason::HandshakeTimeout => over || self.plan.handshake_may_fail(),
             // A stateless reset: the server has ended the connection for a reason that is allowed.
-            CloseReason::Lost(_) => side == 0 && (over || connection.sides[1].closed.is_some()),
+            CloseReason::Lost(why) => {
+                // An attempt ends sooner than by its timeout where a relay has lost its routes.
+                let has_no_route = why.contains("has no route to") && !connection.sides[0].open;
+                let is_reset = connection.sides[1].closed.is_some();
+                side == 0 && (over || is_reset || has_no_route && self.plan.handshake_may_fail())
+            }
             _ => false,
         };
         if !fine {
