@@ -11,6 +11,8 @@
 
 mod first_use;
 mod model;
+#[cfg(test)]
+pub(crate) mod passes;
 mod remote;
 mod services;
 mod share;
@@ -156,24 +158,6 @@ impl std::error::Error for ConfigError {}
 struct Source<'a> {
     path: &'a Path,
     text: &'a str,
-}
-
-/// Counts how often a thread has gone through a whole configuration: tests bound it.
-#[cfg(test)]
-pub(crate) mod passes {
-    use std::cell::Cell;
-
-    thread_local! {
-        static COUNT: Cell<usize> = const { Cell::new(0) };
-    }
-
-    pub(super) fn add() {
-        COUNT.set(COUNT.get() + 1);
-    }
-
-    pub(crate) fn count() -> usize {
-        COUNT.get()
-    }
 }
 
 impl Source<'_> {
