@@ -20,11 +20,12 @@ use crate::cli::{Compression, Existing, Options};
 use crate::console::Output;
 use crate::control::{Work, printable};
 use crate::port_probe::PortProbe;
-use crate::progress::{MIN_RATE, ProgressMeter};
+use crate::progress::ProgressMeter;
 use crate::rate_limiter::RateLimiter;
 use crate::report::json::{self, TestInfo};
 use crate::server::Budgets;
 use crate::stream::DataStream;
+use crate::transfer_limits::TransferLimits;
 use crate::units;
 
 /// Maximum number of progress bars shown at once.
@@ -33,8 +34,6 @@ const MAX_BARS: usize = 10;
 const MAX_RECORDS: usize = 20_000;
 /// Files up to this size have one part and use one stream.
 const ONE_STREAM_BYTES: u64 = 4 << 20;
-/// Longest time of a transfer to a server, without `--server-max-duration`: as that of a test.
-const LONGEST: Duration = Duration::from_secs(86_400);
 /// How often to check whether a transfer makes progress.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -404,52 +403,6 @@ fn new_bar(bars: &MultiProgress, name: &str, size: u64) -> ProgressBar {
     bar
 }
 
-/// When a transfer is given up.
-#[derive(Clone, Copy, Debug)]
-struct TransferLimits {
-    /// Longest time without progress.
-    stall: Duration,
-    /// Least bytes per second, over as long a time.
-    min_rate: u64,
-    longest: Option<Duration>,
-}
-
-impl TransferLimits {
-    /// Those of a server: a client that sends next to nothing would keep a place, and the free space that
-    /// it was promised.
-    fn of_server(options: &Options) -> Self {
-        // A server that receives no faster itself waits for half of that.
-        let own = options.server_bitrate_limit.map_or(u64::MAX, |limit| limit / 8 / 2);
-        Self {
-            stall: options.rcv_timeout,
-            min_rate: MIN_RATE.min(own),
-            longest: Some(options.server_max_duration.unwrap_or(LONGEST)),
-        }
-    }
-
-    /// Those of a client, whose user can end it.
-    fn of_client(options: &Options) -> Self {
-        Self { stall: options.rcv_timeout, min_rate: 0, longest: None }
-    }
-
-    /// Why the transfer is given up now, if it is.
-    fn exceeded(&self, progress: &ProgressMeter, arrived: u64) -> Option<String> {
-        if progress.idle_time() > self.stall {
-            return Some("the transfer stalled".to_owned());
-        }
-        if !progress.check_rate(arrived, self.min_rate, self.stall) {
-            return Some(format!("the transfer is slower than {} bytes/s", self.min_rate));
-        }
-        let is_over = self.longest.is_some_and(|longest| progress.elapsed() > longest);
-        is_over.then(|| {
-            "the longest time of a transfer to this server is over; \
-             another transfer continues where this one ended, with --merge at the server for \
-             directories"
-                .to_owned()
-        })
-    }
-}
-
 /// Bytes of all messages that have arrived, compressed or not.
 fn arrived(data_streams: &[DataStream]) -> u64 {
     data_streams
@@ -649,20 +602,6 @@ mod tests {
         assert!(before >= pause);
         monitor.on(0, Progress::Checking { id: 0, bytes: 1 });
         assert!(monitor.progress.idle_time() < before);
-    }
-
-    #[test]
-    fn a_server_limits_the_time_and_the_rate_of_transfers_by_default() {
-        let limits = |options: &str| {
-            let arguments = format!("bats_iperf -s --directory /tmp {options}");
-            TransferLimits::of_server(&cli::parse(arguments.split_whitespace()).unwrap().0)
-        };
-        let of_default = limits("");
-        assert_eq!((of_default.longest, of_default.min_rate), (Some(LONGEST), MIN_RATE));
-        let longest = limits("--server-max-duration 60").longest;
-        assert_eq!(longest, Some(Duration::from_secs(60)));
-        // It receives 125 bytes per second itself.
-        assert_eq!(limits("--server-bitrate-limit 1k").min_rate, 62);
     }
 
     /// Small files are queued at once and end one after the other.

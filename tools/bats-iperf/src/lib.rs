@@ -34,6 +34,7 @@ mod signals;
 mod state_files;
 mod stream;
 mod test;
+mod transfer_limits;
 mod transport_stats;
 mod truncate;
 mod units;
