@@ -9,6 +9,7 @@
     )
 )]
 
+mod error;
 mod first_use;
 mod model;
 #[cfg(test)]
@@ -33,6 +34,7 @@ use toml::Spanned;
 use crate::limited_file;
 use crate::proxy::allow::AllowList;
 
+pub use error::ConfigError;
 pub use first_use::{FirstUse, Known};
 pub(crate) use first_use::{default_known_hosts, placeholder};
 pub(crate) use remote::{Remote, WANTED as WANTED_REMOTE, listens_at_any_ipv6};
@@ -133,26 +135,6 @@ pub struct Config {
     /// The destinations that this node serves as an exit, if it is one.
     pub exit: Option<AllowList>,
 }
-
-/// Errors of a configuration, with their positions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    path: PathBuf,
-    line: Option<usize>,
-    text: String,
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.path.display())?;
-        if let Some(line) = self.line {
-            write!(f, ":{line}")?;
-        }
-        write!(f, ": {}", self.text)
-    }
-}
-
-impl std::error::Error for ConfigError {}
 
 /// Data to compute the position of a value.
 struct Source<'a> {
