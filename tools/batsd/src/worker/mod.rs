@@ -133,7 +133,12 @@ pub fn run() -> anyhow::Result<()> {
     let tun = config.tun.as_ref().map(|_| next()).transpose()?.map(Tun::from_fd);
     raise_descriptor_limit();
     let sandbox = sandbox::enter(config.has_names())?;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // A thread for each resolution of a name: one without an answer keeps its thread until the resolver gives up.
+    let threads = names::RESOLUTIONS + services::resolutions::MAX_THREADS;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(threads)
+        .build()?;
     let ended =
         runtime.block_on(serve(keeper.into(), setup, config, descriptors, control, tun, sandbox));
     // A resolver without an answer must not hold up the end.

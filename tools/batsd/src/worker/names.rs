@@ -14,7 +14,7 @@ use tokio::sync::{Notify, Semaphore};
 use crate::config::listens_at_any_ipv6;
 
 /// Resolutions at a time: each has a thread, as long as the resolver takes.
-const RESOLUTIONS: usize = 16;
+pub(super) const RESOLUTIONS: usize = 16;
 
 /// Finds the addresses of a host; may block.
 type Resolver = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;

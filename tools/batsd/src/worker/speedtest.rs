@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use bats_node::NodeId;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use super::Worker;
@@ -91,6 +92,8 @@ struct Served {
     number: u64,
     meter: Meter,
     until: Instant,
+    /// The task that sends the data, if this node does.
+    sender: Option<AbortHandle>,
 }
 
 /// Tests: one that this node asked for and one of all peers at a time.
@@ -112,9 +115,8 @@ fn message(kind: Kind, number: u64, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Sends data for a time. The queue keeps the order, so what follows comes after it.
-async fn generate(lane: &Lane, number: u64, duration: Duration) {
-    let start = Instant::now();
+/// Sends data for a time from `start`. The queue keeps the order, so what follows comes after it.
+async fn generate(lane: &Lane, number: u64, start: Instant, duration: Duration) {
     let data = message(Kind::Data, number, &vec![0; CHUNK]);
     let mut sent = 0;
     while start.elapsed() < duration {
@@ -196,7 +198,7 @@ impl Speedtests {
         }
         let (bytes, micros) = match sends {
             true => {
-                generate(lane, number, duration).await;
+                generate(lane, number, Instant::now(), duration).await;
                 let report = self.report(lane, number, &mut happens).await;
                 report.ok_or(format!("no report from {peer}"))?
             }
@@ -270,24 +272,27 @@ impl Speedtests {
                 let [least, most] = [MIN_SECONDS, MAX_SECONDS].map(Duration::from_secs);
                 let duration = duration.clamp(least, most);
                 let answer = self.admit(peer, served.as_ref(), duration, now);
+                lane.push_speedtest(&message(Kind::Answer, number, &[answer as u8]));
                 if answer == Answer::Accepted {
                     // The end of what this node receives says when the test is over.
                     let rest = if direction == 0 { TIMEOUT } else { Duration::ZERO };
                     let Some(until) = now.checked_add(duration.saturating_add(rest)) else {
                         return;
                     };
-                    *served = Some(Served { peer, number, meter: Meter::default(), until });
-                }
-                lane.push_speedtest(&message(Kind::Answer, number, &[answer as u8]));
-                if answer == Answer::Accepted && direction != 0 {
-                    let lane = Arc::clone(lane);
-                    tokio::spawn(async move {
-                        generate(&lane, number, duration).await;
-                        for _ in 0..3 {
-                            lane.push_speedtest(&message(Kind::End, number, &[]));
-                            sleep(END_AGAIN).await;
-                        }
+                    let sender = (direction != 0).then(|| {
+                        let lane = Arc::clone(lane);
+                        let sends = async move {
+                            // From now, so that no other test begins before the end of the data.
+                            generate(&lane, number, now, duration).await;
+                            for _ in 0..3 {
+                                lane.push_speedtest(&message(Kind::End, number, &[]));
+                                sleep(END_AGAIN).await;
+                            }
+                        };
+                        tokio::spawn(sends).abort_handle()
                     });
+                    let meter = Meter::default();
+                    *served = Some(Served { peer, number, meter, until, sender });
                 }
             }
             kind if kind == Kind::End as u8 => {
@@ -296,7 +301,11 @@ impl Speedtests {
                 } else if let (Some(test), Some(lane)) = (same, lane)
                     && lane.may_answer()
                 {
-                    // Others may have a test now.
+                    // Others may have a test now. This one must not go on then: a peer that ends its tests would
+                    // have the data of several at once.
+                    if let Some(sender) = test.sender.take() {
+                        sender.abort();
+                    }
                     test.until = now;
                     let mut content = test.meter.bytes.to_be_bytes().to_vec();
                     content.extend(test.meter.micros().to_be_bytes());
@@ -360,7 +369,8 @@ mod tests {
         let ten = Duration::from_secs(10);
         assert_eq!(tests.admit(other, None, ten, start), Answer::NotAllowed);
         let until = start + Duration::from_secs(1);
-        let served = Served { peer: allowed, number: 1, meter: Meter::default(), until };
+        let meter = Meter::default();
+        let served = Served { peer: allowed, number: 1, meter, until, sender: None };
         assert_eq!(tests.admit(allowed, Some(&served), ten, start), Answer::Busy);
         for _ in 0..4 {
             assert_eq!(tests.admit(allowed, Some(&served), ten, until), Answer::Accepted);
@@ -384,6 +394,36 @@ mod tests {
             tests.take(peer, Some(&lane), &message(Kind::End, number, &[]));
         }
         assert!(served().is_some_and(|number| (39..50).contains(&number)), "{:?}", served());
+    }
+
+    #[test]
+    fn the_end_of_a_test_that_this_node_sends_stops_its_data() {
+        let [peer, _] = peers();
+        let tests = Speedtests::default();
+        *tests.allowed.write().unwrap() = Arc::new([peer].into());
+        let lane = Arc::new(Lane::new(Mode::Brtp));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let served = || lock(&tests.served).as_ref().map(|test| test.number);
+            let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+            let request = |number: u64, direction: u8| {
+                let content = [direction, 0x27, 0x10];
+                tests.take(peer, Some(&lane), &message(Kind::Request, number, &content));
+            };
+            for number in 0..3 {
+                request(number, 1);
+                tokio::task::yield_now().await;
+                assert_eq!((served(), tasks()), (Some(number), 1));
+                // Without its end, the test goes on and another one is refused.
+                request(9, 1);
+                assert_eq!(served(), Some(number));
+                tests.take(peer, Some(&lane), &message(Kind::End, number, &[]));
+            }
+            tokio::task::yield_now().await;
+            assert_eq!(tasks(), 0);
+            request(3, 0);
+            assert_eq!((served(), tasks()), (Some(3), 0));
+        });
     }
 
     #[test]

@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use bats_node::NodeId;
 use openbats::Channel;
 use tokio::net::{TcpStream, UdpSocket};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::super::Worker;
 use super::super::tunnel::lock;
 use super::received::received;
 use super::relay::{Datagrams, carry};
+use super::resolutions::Resolutions;
 use super::{NEGOTIATION, RESET, UDP_IDLE};
 use crate::proxy::Parsed;
 use crate::proxy::allow::AllowList;
@@ -61,7 +61,7 @@ async fn serve_channel(worker: &Worker, peer: NodeId, channel: Channel, first: u
     };
     let channel = worker.services.channels.list(peer, false, request.clone(), channel);
     let refused = match (request, rest) {
-        (Request::Tcp(target), rest) => match connect(worker, &target).await {
+        (Request::Tcp(target), rest) => match connect(worker, peer, &target).await {
             Ok(stream) => {
                 answer(&channel, Reply::Succeeded).await?;
                 worker.services.counters.served.fetch_add(1, Relaxed);
@@ -73,7 +73,7 @@ async fn serve_channel(worker: &Worker, peer: NodeId, channel: Channel, first: u
         (Request::Udp, rest) if rest.is_empty() => {
             answer(&channel, Reply::Succeeded).await?;
             worker.services.counters.served.fetch_add(1, Relaxed);
-            let _ = carry_datagrams(worker, &channel).await;
+            let _ = carry_datagrams(worker, peer, &channel).await;
             return Some(());
         }
         // Datagrams follow the answer.
@@ -111,13 +111,16 @@ fn allow_list(worker: &Worker) -> Arc<AllowList> {
 }
 
 /// The permitted addresses of a destination.
-async fn resolve(worker: &Worker, target: &Target) -> Result<Vec<SocketAddr>, Reply> {
+async fn resolve(worker: &Worker, peer: NodeId, target: &Target) -> Result<Vec<SocketAddr>, Reply> {
     let allow = allow_list(worker);
     let addresses = match &target.host {
         Host::Ip(ip) => vec![SocketAddr::new(*ip, target.port)],
         Host::Name(_) if !allow.may_resolve(target) => return Err(Reply::NotAllowed),
         Host::Name(name) => {
-            look_up(&worker.services.resolutions, name.clone(), target.port).await?
+            let (name, port) = (name.clone(), target.port);
+            let resolver =
+                move || Ok((name, port).to_socket_addrs()?.take(MAX_ADDRESSES).collect());
+            look_up(&worker.services.resolutions, peer, resolver).await?
         }
     };
     let permitted: Vec<SocketAddr> =
@@ -125,17 +128,16 @@ async fn resolve(worker: &Worker, target: &Target) -> Result<Vec<SocketAddr>, Re
     if permitted.is_empty() { Err(Reply::NotAllowed) } else { Ok(permitted) }
 }
 
-/// The addresses of a name, once there is a place for its resolution.
+/// The addresses that the resolver finds, once there is a place for this resolution of the peer.
 async fn look_up(
-    resolutions: &Arc<Semaphore>,
-    name: String,
-    port: u16,
+    resolutions: &Arc<Resolutions>,
+    peer: NodeId,
+    resolver: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,
 ) -> Result<Vec<SocketAddr>, Reply> {
-    let permit = timeout(NEGOTIATION, Arc::clone(resolutions).acquire_owned());
-    let permit = permit.await.ok().and_then(Result::ok).ok_or(Reply::TimedOut)?;
+    let permit = timeout(NEGOTIATION, resolutions.acquire(peer)).await;
+    let permit = permit.ok().and_then(Result::ok).ok_or(Reply::TimedOut)?;
     let asks = tokio::task::spawn_blocking(move || {
-        let addresses: io::Result<Vec<_>> =
-            (name, port).to_socket_addrs().map(|all| all.take(MAX_ADDRESSES).collect());
+        let addresses = resolver();
         // The thread lives as long as the resolver takes, also if nothing waits for it.
         drop(permit);
         addresses
@@ -147,8 +149,8 @@ async fn look_up(
     }
 }
 
-async fn connect(worker: &Worker, target: &Target) -> Result<TcpStream, Reply> {
-    let addresses = resolve(worker, target).await?;
+async fn connect(worker: &Worker, peer: NodeId, target: &Target) -> Result<TcpStream, Reply> {
+    let addresses = resolve(worker, peer, target).await?;
     match timeout(NEGOTIATION, TcpStream::connect(&*addresses)).await {
         Err(_) => Err(Reply::TimedOut),
         Ok(Ok(stream)) => Ok(stream),
@@ -203,7 +205,7 @@ impl Destinations {
     }
 }
 
-async fn carry_datagrams(worker: &Worker, channel: &Channel) -> io::Result<()> {
+async fn carry_datagrams(worker: &Worker, peer: NodeId, channel: &Channel) -> io::Result<()> {
     let [ipv4, ipv6] = sockets().await?;
     let destinations = std::sync::Mutex::new(Destinations::default());
     let up = async {
@@ -218,7 +220,7 @@ async fn carry_datagrams(worker: &Worker, channel: &Channel) -> io::Result<()> {
             let known = lock(&destinations).addresses.get(&target).copied();
             let address = match known {
                 Some(address) => address,
-                None => match resolve(worker, &target).await {
+                None => match resolve(worker, peer, &target).await {
                     Ok(addresses) => match addresses.first() {
                         Some(&address) => address,
                         None => continue,
@@ -286,21 +288,70 @@ mod tests {
         assert_eq!(insert(65), (1, 1));
     }
 
+    fn peer(number: u8) -> NodeId {
+        NodeId([10, 0, 0, number].into())
+    }
+
+    /// Looks up the text of an address.
+    async fn look_up_address(services: &Services, number: u8) -> Result<Vec<SocketAddr>, Reply> {
+        let resolver = || Ok(("192.0.2.1", 7).to_socket_addrs()?.collect());
+        look_up(&services.resolutions, peer(number), resolver).await
+    }
+
+    fn block_on<T>(test: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
+    }
+
     #[test]
     fn resolutions_beyond_32_wait_for_a_place() {
         let services = Services::default();
-        let look_up = || look_up(&services.resolutions, "192.0.2.1".into(), 7);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let mut others: Vec<_> = (1..32)
-                .map(|_| Arc::clone(&services.resolutions).try_acquire_owned().unwrap())
-                .collect();
-            let address = SocketAddr::from(([192, 0, 2, 1], 7));
-            assert_eq!(look_up().await, Ok(vec![address]));
-            others.push(Arc::clone(&services.resolutions).acquire_owned().await.unwrap());
-            assert!(timeout(Duration::ZERO, look_up()).await.is_err());
-            others.pop();
-            assert_eq!(look_up().await, Ok(vec![address]));
+        let address = SocketAddr::from(([192, 0, 2, 1], 7));
+        block_on(async {
+            // Each peer has one more, of its own.
+            let mut others = Vec::new();
+            for number in (1..=4).flat_map(|number| [number; 8]).chain([5; 4]) {
+                others.push(services.resolutions.acquire(peer(number)).await.unwrap());
+            }
+            let own = services.resolutions.acquire(peer(6)).await.unwrap();
+            assert_eq!(look_up_address(&services, 7).await, Ok(vec![address]));
+            let last = services.resolutions.acquire(peer(5)).await.unwrap();
+            assert!(timeout(Duration::ZERO, look_up_address(&services, 6)).await.is_err());
+            drop(last);
+            assert_eq!(look_up_address(&services, 6).await, Ok(vec![address]));
+            drop(own);
+        });
+    }
+
+    #[test]
+    fn names_without_an_answer_keep_only_their_own_peer_waiting_also_when_it_gives_up() {
+        let services = Services::default();
+        let address = SocketAddr::from(([192, 0, 2, 1], 7));
+        let (answer, no_answer) = std::sync::mpsc::channel::<()>();
+        let no_answer = Arc::new(std::sync::Mutex::new(no_answer));
+        block_on(async {
+            let ask = || {
+                let (resolutions, no_answer) =
+                    (Arc::clone(&services.resolutions), Arc::clone(&no_answer));
+                tokio::spawn(async move {
+                    let resolver = move || {
+                        let _ = lock(&no_answer).recv();
+                        Ok(Vec::new())
+                    };
+                    look_up(&resolutions, peer(1), resolver).await
+                })
+            };
+            let stuck: Vec<_> = (0..108).map(|_| ask()).collect();
+            tokio::task::yield_now().await;
+            assert_eq!(look_up_address(&services, 2).await, Ok(vec![address]));
+            // Nothing waits for the answers any more, but the threads still do.
+            for task in stuck {
+                task.abort();
+                assert!(task.await.unwrap_err().is_cancelled());
+            }
+            assert!(timeout(Duration::ZERO, look_up_address(&services, 1)).await.is_err());
+            assert_eq!(look_up_address(&services, 2).await, Ok(vec![address]));
+            drop(answer);
+            assert_eq!(look_up_address(&services, 1).await, Ok(vec![address]));
         });
     }
 }

@@ -9,6 +9,7 @@ mod negotiations;
 mod proxy;
 mod received;
 mod relay;
+pub(super) mod resolutions;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, RwLock};
@@ -27,14 +28,13 @@ use crate::proxy::request::{Reply, Request};
 use channels::{Channels, Listed};
 use exits::{Exits, MAX_EXITS};
 use negotiations::Negotiations;
+use resolutions::Resolutions;
 
 /// Channels that a peer may have open. Twice the connections of a node: the credit for channels is
 /// raised in steps, so that a peer at the limit would wait until many of its channels are closed.
 pub(super) const MAX_CHANNELS: u32 = 2 * MAX_CONNECTIONS as u32;
 /// Connections of programs at a time, of all listeners.
 const MAX_CONNECTIONS: usize = 1_024;
-/// Names that are resolved at a time: each takes a thread.
-const MAX_RESOLUTIONS: usize = 32;
 /// Time for a session with the exit to be there, and for a channel of it.
 const SESSION: Duration = Duration::from_secs(5);
 /// Time for the exit's answer: its own limits, and some seconds for repair on the path.
@@ -62,7 +62,7 @@ pub(super) struct Services {
     connections: Arc<Semaphore>,
     negotiations: Arc<Negotiations>,
     exits: Exits,
-    resolutions: Arc<Semaphore>,
+    resolutions: Arc<Resolutions>,
     pub(super) allow: RwLock<Arc<AllowList>>,
     counters: Counters,
     channels: Channels,
@@ -76,7 +76,7 @@ impl Default for Services {
             connections: Arc::new(Semaphore::new(MAX_CONNECTIONS)),
             negotiations: Arc::default(),
             exits: Exits::default(),
-            resolutions: Arc::new(Semaphore::new(MAX_RESOLUTIONS)),
+            resolutions: Arc::default(),
             allow: RwLock::default(),
             counters: Counters::default(),
             channels: Channels::default(),
