@@ -119,6 +119,17 @@ impl Bindings {
         self.transports.handle(now, input);
     }
 
+    /// See [`bats_proto::Endpoint::handle_unreachable_port`].
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
+    pub fn handle_unreachable_port(&mut self, now: Timestamp, remote: SocketAddr, quoted: &[u8]) {
+        self.transports.handle_unreachable_port(now, remote, quoted);
+    }
+
     /// See [`bats_proto::Endpoint::poll`].
     pub fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Step {
         match self.transports.poll(now, buffer) {

@@ -63,7 +63,7 @@ fn polled(server: &mut Bindings, now: Timestamp, buffer: &mut Vec<u8>) -> bool {
 }
 
 /// What the server does for a datagram, and for the timers that are due. Returns whether it closes a
-/// connection. The counter counts this function and the next two.
+/// connection. The counter counts this function and the next three.
 #[inline(never)]
 fn measured(
     server: &mut Bindings,
@@ -80,6 +80,20 @@ fn measured(
 #[inline(never)]
 fn measured_sockets(server: &mut Bindings, now: Timestamp, buffer: &mut Vec<u8>) -> bool {
     server.handle(now, Input::Timeout);
+    polled(server, now, buffer)
+}
+
+/// As [`measured`], for an ICMP error.
+#[cfg(feature = "quic")]
+#[inline(never)]
+fn measured_unreachable_port(
+    server: &mut Bindings,
+    now: Timestamp,
+    remote: SocketAddr,
+    quoted: &[u8],
+    buffer: &mut Vec<u8>,
+) -> bool {
+    server.handle_unreachable_port(now, remote, quoted);
     polled(server, now, buffer)
 }
 

@@ -11,7 +11,9 @@ use crate::quic_client::{
     Client, INITIAL_PAYLOAD, Id, ack, frame, initial, initial_keys, long_header, seal, stream,
 };
 use crate::tcp_client::{frame as session_frame, hello};
-use crate::{Bindings, Outcome, measured, measured_with_answers, server};
+use crate::{
+    Bindings, Outcome, measured, measured_unreachable_port, measured_with_answers, server,
+};
 
 pub(crate) const NAMES: &[&str] = &[
     "quic-pings",
@@ -36,6 +38,7 @@ pub(crate) const NAMES: &[&str] = &[
     "quic-replayed-packets",
     "quic-new-addresses",
     "quic-empty-datagrams",
+    "quic-port-unreachable",
     "quic-handshake-scattered-crypto",
     "quic-handshake-pings",
     "quic-handshake-garbage",
@@ -46,6 +49,8 @@ pub(crate) const NAMES: &[&str] = &[
 const PACKETS: u64 = 600;
 /// Clients whose first flights are measured.
 const CLIENTS: u32 = 60;
+/// Connections to the address of forged ICMP errors.
+const AT_ONE_ADDRESS: u32 = 200;
 /// Bytes of frames in a packet: QUIC begins with datagrams of 1,200 bytes, and finds that more fit.
 const FRAMES: usize = 1_150;
 /// Packets of the server that a client acknowledges before the measurement.
@@ -219,6 +224,9 @@ pub(crate) fn run(case: &str, is_hostile: bool) -> Outcome {
             _ => unknown_ids(&mut world),
         };
     }
+    if case == "quic-port-unreachable" && is_hostile {
+        return unreachable_port(&mut world);
+    }
     let mut client = world.established(1)?;
     match (case, is_hostile) {
         ("quic-acks-many-ranges", false) => return acknowledgements(&mut world, &mut client, 1),
@@ -382,6 +390,23 @@ fn acknowledgements(world: &mut World, client: &mut Client, ranges: usize) -> Ou
                 world.push(datagram);
             }
         }
+    }
+    world.outcome()
+}
+
+/// Forged ICMP errors for an address from which many connections came. They guess what to quote.
+fn unreachable_port(world: &mut World) -> Outcome {
+    for number in 0..AT_ONE_ADDRESS {
+        let flight = Client::new(100 + number)?.first_flight();
+        world.deliver(flight);
+    }
+    for number in 0..PACKETS {
+        world.now += Duration::from_micros(100);
+        let quoted = [&[0x40][..], &number.to_be_bytes(), &[7; 55]].concat();
+        let (server, buffer) = (&mut world.server, &mut world.buffer);
+        world.is_closed |=
+            measured_unreachable_port(server, world.now, world.remote, &quoted, buffer);
+        world.packets += 1;
     }
     world.outcome()
 }

@@ -3,9 +3,12 @@
 mod half_open;
 #[cfg(feature = "quic")]
 mod quic;
+mod round_robin;
 mod tcp;
 #[cfg(target_os = "linux")]
 mod tcp_info;
+#[cfg(all(test, feature = "quic"))]
+mod turns_tests;
 mod udp;
 
 use std::net::SocketAddr;
@@ -51,6 +54,26 @@ pub(crate) enum Output {
     Timeout(Option<Timestamp>),
 }
 
+/// The transport bindings in the order of their turns.
+#[derive(Clone, Copy, Debug)]
+enum Binding {
+    Packets,
+    #[cfg(feature = "quic")]
+    Quic,
+    Udp,
+    Tcp,
+}
+
+impl Binding {
+    const ALL: &[Self] = &[
+        Self::Packets,
+        #[cfg(feature = "quic")]
+        Self::Quic,
+        Self::Udp,
+        Self::Tcp,
+    ];
+}
+
 /// All transport bindings of an endpoint, with the interface of [`bats_proto::Endpoint`].
 #[derive(Debug)]
 pub(crate) struct Transports {
@@ -59,6 +82,8 @@ pub(crate) struct Transports {
     udp: Udp,
     #[cfg(feature = "quic")]
     quic: Quic,
+    /// Place in [`Binding::ALL`] of the binding whose turn it is.
+    turn: usize,
 }
 
 impl Transports {
@@ -74,6 +99,7 @@ impl Transports {
             udp,
             #[cfg(feature = "quic")]
             quic,
+            turn: 0,
         }
     }
 
@@ -174,28 +200,45 @@ impl Transports {
         self.quic.handle_unreachable_port(now, remote, quoted);
     }
 
+    /// Returns the next datagram, event or timeout. The bindings take turns, so that a connection with much data to send
+    /// does not hold up those of other modes.
     pub(crate) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
-        let packets = match self.packets.poll(now, buffer) {
-            bats_proto::Output::Transmit(transmit) => return Output::Transmit(transmit),
-            bats_proto::Output::Event(handle, event) => {
-                return Output::Event(Handle::Packets(handle), event);
+        let mut timeout = None;
+        for _ in Binding::ALL {
+            let binding = Binding::ALL[self.turn];
+            self.turn = (self.turn + 1) % Binding::ALL.len();
+            match self.poll_binding(binding, now, buffer) {
+                Output::Timeout(at) => timeout = [timeout, at].into_iter().flatten().min(),
+                output => return output,
             }
-            bats_proto::Output::Timeout(at) => at,
-        };
-        #[cfg(feature = "quic")]
-        let packets = match self.quic.poll(now, buffer) {
-            quic::Output::Transmit(transmit) => return Output::Transmit(transmit),
-            quic::Output::Event(id, event) => return Output::Event(Handle::Quic(id), event),
-            quic::Output::Timeout(at) => [packets, at].into_iter().flatten().min(),
-        };
-        let packets = match self.udp.poll(now, buffer) {
-            udp::Output::Transmit(transmit) => return Output::Transmit(transmit),
-            udp::Output::Event(id, event) => return Output::Event(Handle::Udp(id), event),
-            udp::Output::Timeout(at) => [packets, at].into_iter().flatten().min(),
-        };
-        match self.tcp.poll(now) {
-            Ok((id, event)) => Output::Event(Handle::Tcp(id), event),
-            Err(at) => Output::Timeout([packets, at].into_iter().flatten().min()),
+        }
+        Output::Timeout(timeout)
+    }
+
+    fn poll_binding(&mut self, binding: Binding, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
+        match binding {
+            Binding::Packets => match self.packets.poll(now, buffer) {
+                bats_proto::Output::Transmit(transmit) => Output::Transmit(transmit),
+                bats_proto::Output::Event(handle, event) => {
+                    Output::Event(Handle::Packets(handle), event)
+                }
+                bats_proto::Output::Timeout(at) => Output::Timeout(at),
+            },
+            #[cfg(feature = "quic")]
+            Binding::Quic => match self.quic.poll(now, buffer) {
+                quic::Output::Transmit(transmit) => Output::Transmit(transmit),
+                quic::Output::Event(id, event) => Output::Event(Handle::Quic(id), event),
+                quic::Output::Timeout(at) => Output::Timeout(at),
+            },
+            Binding::Udp => match self.udp.poll(now, buffer) {
+                udp::Output::Transmit(transmit) => Output::Transmit(transmit),
+                udp::Output::Event(id, event) => Output::Event(Handle::Udp(id), event),
+                udp::Output::Timeout(at) => Output::Timeout(at),
+            },
+            Binding::Tcp => match self.tcp.poll(now) {
+                Ok((id, event)) => Output::Event(Handle::Tcp(id), event),
+                Err(at) => Output::Timeout(at),
+            },
         }
     }
 

@@ -6,6 +6,7 @@
 //! IDs that this end generates.
 
 mod ack_ranges;
+mod addresses;
 mod connection;
 mod datagrams;
 #[cfg(test)]
@@ -35,7 +36,9 @@ use bytes::{Bytes, BytesMut};
 use quinn_proto::{ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming};
 
 use super::half_open::NetworkCounts;
+use super::round_robin::RoundRobin;
 use crate::clock::Clock;
+use addresses::Addresses;
 use connection::Connection;
 use datagrams::Datagrams;
 use ids::{ID_LEN, IdGenerator};
@@ -84,10 +87,13 @@ pub(crate) struct Quic {
     /// Boxed, because a node of the map has room for several.
     connections: BTreeMap<u64, Box<Connection>>,
     by_handle: BTreeMap<ConnectionHandle, u64>,
-    /// The addresses of the servers that clients of this endpoint have connections to, with their numbers.
-    servers: BTreeMap<SocketAddr, usize>,
+    addresses: Addresses,
+    /// When more than a few connections to one address were last searched for an unreachable port.
+    last_unreachable_search: Option<Timestamp>,
+    #[cfg(test)]
+    unreachable_visits: usize,
     next: u64,
-    dirty: BTreeSet<u64>,
+    dirty: RoundRobin,
     timers: BTreeSet<(Timestamp, u64)>,
     stuck_timers: StuckTimers<u64>,
     half_open: NetworkCounts,
@@ -172,9 +178,12 @@ impl Quic {
             refuses_new: false,
             connections: BTreeMap::new(),
             by_handle: BTreeMap::new(),
-            servers: BTreeMap::new(),
+            addresses: Addresses::default(),
+            last_unreachable_search: None,
+            #[cfg(test)]
+            unreachable_visits: 0,
             next: 0,
-            dirty: BTreeSet::new(),
+            dirty: RoundRobin::default(),
             timers: BTreeSet::new(),
             stuck_timers: StuckTimers::default(),
             half_open: NetworkCounts::new(MAX_HALF_OPEN, MAX_HALF_OPEN / 2),
@@ -197,7 +206,7 @@ impl Quic {
         match payload {
             [first, version @ ..] if first & 0x80 != 0 => match version.first_chunk::<4>() {
                 // Version Negotiation, of this server or from a server to this client.
-                Some([0, 0, 0, 0]) => self.servers.contains_key(&remote),
+                Some([0, 0, 0, 0]) => self.addresses.is_server(remote),
                 Some(version) => u32::from_be_bytes(*version) == VERSION,
                 None => false,
             },
@@ -244,9 +253,7 @@ impl Quic {
         if connection.is_counted {
             self.half_open.insert(connection.remote.ip());
         }
-        if !connection.is_server {
-            *self.servers.entry(connection.remote).or_default() += 1;
-        }
+        self.addresses.insert(connection.remote, connection.is_server, id);
         self.connections.insert(id, Box::new(connection));
         self.dirty.insert(id);
         id
@@ -352,7 +359,7 @@ impl Quic {
         }
     }
 
-    /// Returns the next datagram, event or timeout.
+    /// Returns the next datagram, event or timeout. After each datagram or event it is another connection's turn.
     pub(super) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
         buffer.clear();
         if let Some((transmit, bytes)) = self.responses.pop_front() {
@@ -360,13 +367,14 @@ impl Quic {
             return Output::Transmit(translate(&transmit));
         }
         let at = self.clock.instant(now);
-        while let Some(&id) = self.dirty.first() {
+        while let Some(id) = self.dirty.current() {
             let Some(connection) = self.connections.get_mut(&id) else {
-                self.dirty.remove(&id);
+                self.dirty.remove(id);
                 continue;
             };
             connection.drive(now, at, &mut self.endpoint);
             if let Some(event) = connection.pop_event() {
+                self.dirty.on_output(id);
                 return Output::Event(id, event);
             }
             let max_datagrams = (buffer.capacity()
@@ -374,9 +382,10 @@ impl Quic {
             .clamp(1, BURST);
             if let Some(transmit) = connection.quic.poll_transmit(at, max_datagrams, buffer) {
                 connection.reachability.on_sent(buffer);
+                self.dirty.on_output(id);
                 return Output::Transmit(translate(&transmit));
             }
-            self.dirty.remove(&id);
+            self.dirty.remove(id);
             self.update_timer(now, id);
         }
         Output::Timeout(self.timers.first().map(|&(due, _)| due))
@@ -387,6 +396,13 @@ impl Quic {
         if connection.is_counted && !connection.is_half_open() {
             connection.is_counted = false;
             self.half_open.remove(connection.remote.ip());
+        }
+        // A half-open connection stays at the address with which it is counted.
+        let remote = connection.quic.remote_address();
+        if remote != connection.remote && !connection.is_counted {
+            self.addresses.remove(connection.remote, connection.is_server, id);
+            self.addresses.insert(remote, connection.is_server, id);
+            connection.remote = remote;
         }
         let is_gone = connection.quic.is_drained() && connection.session.is_closed();
         let quic = connection.quic.poll_timeout().map(|due| self.clock.timestamp(due));
@@ -423,14 +439,7 @@ impl Quic {
         if connection.is_counted {
             self.half_open.remove(connection.remote.ip());
         }
-        if !connection.is_server
-            && let Some(count) = self.servers.get_mut(&connection.remote)
-        {
-            *count -= 1;
-            if *count == 0 {
-                self.servers.remove(&connection.remote);
-            }
-        }
+        self.addresses.remove(connection.remote, connection.is_server, id);
     }
 
     /// Opens the window of a peer that is now trusted.

@@ -17,6 +17,8 @@ use bats_proto::{
 };
 use bytes::Bytes;
 
+use super::round_robin::RoundRobin;
+
 /// Bytes queued for sending before a message is refused.
 const SEND_QUEUE: usize = 1 << 20;
 /// Bytes of one peer that wait for the application; further datagrams are lost.
@@ -139,7 +141,7 @@ pub(crate) struct Udp {
     connections: BTreeMap<u64, Connection>,
     by_remote: BTreeMap<SocketAddr, u64>,
     next: u64,
-    dirty: BTreeSet<u64>,
+    dirty: RoundRobin,
     timers: BTreeSet<(Timestamp, u64)>,
     held: usize,
     refused: u64,
@@ -160,7 +162,7 @@ impl Udp {
             connections: BTreeMap::new(),
             by_remote: BTreeMap::new(),
             next: 0,
-            dirty: BTreeSet::new(),
+            dirty: RoundRobin::default(),
             timers: BTreeSet::new(),
             held: 0,
             refused: 0,
@@ -277,17 +279,19 @@ impl Udp {
         }
     }
 
+    /// Returns the next datagram, event or timeout. After each datagram or event it is another connection's turn.
     pub(super) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
         buffer.clear();
-        while let Some(&id) = self.dirty.first() {
+        while let Some(id) = self.dirty.current() {
             let Some(connection) = self.connections.get_mut(&id) else {
-                self.dirty.remove(&id);
+                self.dirty.remove(id);
                 continue;
             };
             if let Some(event) = connection.events.pop_front() {
                 if event == Event::Readable {
                     connection.is_readable_reported = false;
                 }
+                self.dirty.on_output(id);
                 return Output::Event(id, event);
             }
             let had_some = !connection.outgoing.is_empty();
@@ -307,6 +311,7 @@ impl Udp {
                 }
                 let remote = connection.remote;
                 let len = message.len();
+                self.dirty.on_output(id);
                 return Output::Transmit(Transmit {
                     remote,
                     local_ip: None,
@@ -319,7 +324,7 @@ impl Udp {
             if !connection.events.is_empty() {
                 continue;
             }
-            self.dirty.remove(&id);
+            self.dirty.remove(id);
             self.update_timer(id);
         }
         Output::Timeout(self.timers.first().map(|&(due, _)| due))
@@ -531,6 +536,25 @@ mod tests {
         let found = events(&mut udp, at(0));
         assert!(found.contains(&(id, Event::Writable)), "{found:?}");
         udp.send(at(0), id, message, None).unwrap();
+    }
+
+    #[test]
+    fn connections_with_messages_to_send_take_turns() {
+        let mut udp = Udp::new(None, true);
+        let ids = [1, 2, 3].map(|port| udp.connect(at(0), remote(port), &client()).unwrap());
+        events(&mut udp, at(0));
+        for id in ids {
+            (0..200).for_each(|_| udp.send(at(0), id, vec![7; 1_000].into(), None).unwrap());
+        }
+        let mut sent = [0; 3];
+        for _ in 0..99 {
+            match udp.poll(at(0), &mut Vec::new()) {
+                Output::Transmit(transmit) => sent[usize::from(transmit.remote.port()) - 1] += 1,
+                Output::Event(_, event) => panic!("{event:?}"),
+                Output::Timeout(at) => panic!("nothing to send until {at:?}"),
+            }
+        }
+        assert_eq!(sent, [33; 3]);
     }
 
     #[test]

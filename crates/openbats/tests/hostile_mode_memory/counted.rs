@@ -132,6 +132,16 @@ impl Bindings {
         self.connections = self.connections.max(self.get().connection_count());
     }
 
+    pub(crate) fn handle_unreachable_port(
+        &mut self,
+        now: Timestamp,
+        remote: SocketAddr,
+        quoted: &[u8],
+    ) {
+        self.now = now;
+        self.in_server(|server| server.handle_unreachable_port(now, remote, quoted));
+    }
+
     pub(crate) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Step {
         self.in_server(|server| match server.poll(now, buffer) {
             // What the caller gets is its own memory.

@@ -118,6 +118,17 @@ fn measured_sockets(server: &mut Bindings, now: Timestamp, buffer: &mut Vec<u8>)
     polled(server, now, buffer)
 }
 
+fn measured_unreachable_port(
+    server: &mut Bindings,
+    now: Timestamp,
+    remote: SocketAddr,
+    quoted: &[u8],
+    buffer: &mut Vec<u8>,
+) -> bool {
+    server.handle_unreachable_port(now, remote, quoted);
+    polled(server, now, buffer)
+}
+
 fn measured_with_answers(
     server: &mut Bindings,
     now: Timestamp,

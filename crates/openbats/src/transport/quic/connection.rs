@@ -80,6 +80,7 @@ pub(super) struct Connection {
     pub(super) session: Session,
     /// Set if messages go as datagrams instead of the stream. Boxed, because most connections have none.
     pub(super) datagrams: Option<Box<Datagrams>>,
+    /// Address of the peer. Follows migrations as soon as the connection is not half-open.
     pub(super) remote: SocketAddr,
     /// Counted as half-open.
     pub(super) is_counted: bool,
@@ -97,8 +98,8 @@ pub(super) struct Connection {
     written: usize,
     /// The stream is blocked.
     is_full: bool,
-    /// Code and text of the application for CONNECTION_CLOSE.
-    application_close: (VarInt, String),
+    /// Code and text of the application for CONNECTION_CLOSE. Boxed, because open connections have none.
+    application_close: Option<Box<(VarInt, String)>>,
     is_closed: bool,
     /// A defect for tests: a timer that nothing handles.
     #[cfg(test)]
@@ -131,7 +132,7 @@ impl Connection {
             framed: Vec::new(),
             written: 0,
             is_full: false,
-            application_close: (0u32.into(), String::new()),
+            application_close: None,
             is_closed: false,
             #[cfg(test)]
             stuck: None,
@@ -147,11 +148,15 @@ impl Connection {
         !self.is_server && self.quic.is_handshaking() && self.quic.stats().udp_rx.datagrams == 0
     }
 
+    /// Sets what CONNECTION_CLOSE will say.
+    fn set_close(&mut self, code: VarInt, text: &str) {
+        self.application_close = Some(Box::new((code, text.to_owned())));
+    }
+
     pub(super) fn close(&mut self, code: u64, reason: &str) {
         if !self.session.is_closed() {
             let code = code.min(VIOLATION.into_inner() - 1);
-            self.application_close =
-                (VarInt::from_u64(code).unwrap_or(VIOLATION), reason.to_owned());
+            self.set_close(VarInt::from_u64(code).unwrap_or(VIOLATION), reason);
             self.session.close(code, reason);
         }
     }
@@ -160,7 +165,7 @@ impl Connection {
     pub(super) fn on_stuck_timer(&mut self) -> bool {
         let was_open = !self.session.is_closed();
         if was_open {
-            self.application_close = (VIOLATION, STUCK_TIMER.to_owned());
+            self.set_close(VIOLATION, STUCK_TIMER);
             self.session.on_stuck_timer();
         }
         was_open
@@ -184,7 +189,7 @@ impl Connection {
     /// Closes the connection of a peer that breaks this rule.
     fn end_misbehaving(&mut self, rule: &str) {
         if !self.session.is_closed() {
-            self.application_close = (VIOLATION, rule.to_owned());
+            self.set_close(VIOLATION, rule);
             self.session.end(CloseReason::PeerMisbehaved(rule.to_owned()));
         }
     }
@@ -198,7 +203,7 @@ impl Connection {
                         && !datagrams.update_max_size(&mut self.quic)
                     {
                         // There is no silent fall-back to the stream.
-                        self.application_close = (VIOLATION, DATAGRAM_MISMATCH.to_owned());
+                        self.set_close(VIOLATION, DATAGRAM_MISMATCH);
                         self.session.end(CloseReason::Handshake(DATAGRAM_MISMATCH.to_owned()));
                     } else if !self.is_server {
                         self.stream = self.quic.streams().open(Dir::Bi);
@@ -305,7 +310,7 @@ impl Connection {
             self.is_closed = true;
             let (code, reason) = match self.session.violation_found() {
                 Some(rule) => (VIOLATION, rule.to_owned()),
-                None => core::mem::take(&mut self.application_close),
+                None => self.application_close.take().map(|close| *close).unwrap_or_default(),
             };
             self.quic.close(at, code, Bytes::from(reason));
         }

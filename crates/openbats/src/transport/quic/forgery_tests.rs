@@ -646,3 +646,26 @@ fn new_port_gets_at_most_three_times_its_bytes_and_a_datagram_until_it_is_valida
     assert_eq!(received, [count, 10]);
     pair.check();
 }
+
+/// ICMP errors are for the address that is in use.
+#[test]
+fn a_connection_is_found_by_the_address_to_which_its_client_migrated() {
+    let mut pair = Pair::established(false);
+    let (old, client) = (pair.client, pair.ends[CLIENT].id.expect("a connection"));
+    let new = SocketAddr::new(old.ip(), 5_000);
+    let found = |pair: &Pair| {
+        let addresses = &pair.ends[SERVER].quic.addresses;
+        [old, new].map(|remote| addresses.connections_to(remote).count())
+    };
+    assert_eq!(found(&pair), [1, 0]);
+    for (number, (source, expected)) in [(new, [0, 1]), (old, [1, 0])].into_iter().enumerate() {
+        let now = pair.now;
+        pair.ends[CLIENT].quic.send(now, client, message(CLIENT, number), None).unwrap();
+        for (_, datagram) in pair.ends[CLIENT].poll(now) {
+            pair.ends[SERVER].receive(now, source, &datagram);
+        }
+        pair.ends[SERVER].poll(now);
+        assert_eq!(found(&pair), expected);
+        pair.now += MS;
+    }
+}

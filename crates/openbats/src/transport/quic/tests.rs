@@ -124,7 +124,7 @@ fn only_clients_take_version_negotiation_and_only_from_their_servers() {
         quic.remove(closed);
     }
     assert_eq!(wanted(&quic), [false; 3]);
-    assert!(quic.servers.is_empty() && quic.by_handle.len() == 1);
+    assert_eq!((quic.addresses.len(), quic.by_handle.len()), (1, 1));
 }
 
 #[test]
