@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use rustc_hash::FxHashSet;
 
-use super::{ConnectionHandle, relay_node};
+use super::handle::ConnectionHandle;
+use super::relay_node::addresses::is_relayed_address;
 use crate::wire::long_header::{CID_LEN, ORIGINAL_CID_LEN};
 
 /// Limit of half-open handshakes. Each takes about 20 KiB, plus 70 KiB if its client sends data and
@@ -32,7 +33,7 @@ impl NetworkPrefix {
         let (bytes, bits) = match address.ip().to_canonical() {
             IpAddr::V4(ip) => (ip.to_ipv6_mapped(), 96 + 24),
             // The other bits encode the flow.
-            IpAddr::V6(ip) if relay_node::is_relayed_address(address) => (ip, 96),
+            IpAddr::V6(ip) if is_relayed_address(address) => (ip, 96),
             IpAddr::V6(ip) => (ip, 56),
         };
         Self(bytes.to_bits() & (u128::MAX << (128 - bits)))
@@ -276,7 +277,9 @@ mod tests {
         let mapped = SocketAddr::from((core::net::Ipv4Addr::new(10, 0, 1, 9).to_ipv6_mapped(), 1));
         assert_eq!(NetworkPrefix::of(mapped), NetworkPrefix::of(v4(1, 200)));
         assert_ne!(NetworkPrefix::of(v6(1, 1)), NetworkPrefix::of(v6(2, 1)));
-        let session = |node, flow| relay_node::address(crate::wire::flow::NodeId(node), flow);
+        let session = |node, flow| {
+            crate::endpoint::relay_node::addresses::address(crate::wire::flow::NodeId(node), flow)
+        };
         assert_ne!(NetworkPrefix::of(session(1, 1)), NetworkPrefix::of(session(2, 1)));
         assert_eq!(NetworkPrefix::of(session(1, 1)), NetworkPrefix::of(session(1, 2)));
     }

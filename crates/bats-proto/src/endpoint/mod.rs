@@ -4,6 +4,7 @@ mod admission;
 #[cfg(test)]
 mod aead_limit_tests;
 mod channels;
+mod handle;
 mod instances;
 mod memory;
 #[cfg(test)]
@@ -44,15 +45,14 @@ use crate::wire::long_header::ORIGINAL_CID_LEN;
 use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
 
+pub use handle::ConnectionHandle;
+
 use admission::{FirstFlights, HalfOpen, MemoryLedger};
 use instances::Instances;
 use memory::MemoryShares;
 use relay_node::RelayNode;
+use relay_node::addresses::is_relayed_address;
 use stateless_reset::StatelessResets;
-
-/// Identifies a connection of one endpoint; never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnectionHandle(pub u64);
 
 /// An input from the driver.
 #[derive(Debug)]
@@ -307,7 +307,7 @@ impl Endpoint {
         match input {
             // A datagram with a spoofed address of this kind could pass as one from a relayed
             // session.
-            Input::Datagram(datagram) if relay_node::is_relayed_address(datagram.remote) => {
+            Input::Datagram(datagram) if is_relayed_address(datagram.remote) => {
                 self.stats.datagrams_dropped += 1;
             }
             Input::Datagram(datagram) => self.handle_datagram(now, datagram),
@@ -346,9 +346,7 @@ impl Endpoint {
         match route.and_then(|handle| Some((handle, self.connections.get_mut(&handle)?))) {
             Some((handle, connection)) => {
                 // Relayed packets are for end-to-end sessions only, direct ones for links only.
-                if connection.flow_key().is_some()
-                    != relay_node::is_relayed_address(datagram.remote)
-                {
+                if connection.flow_key().is_some() != is_relayed_address(datagram.remote) {
                     self.stats.datagrams_dropped += 1;
                     return;
                 }
@@ -365,7 +363,7 @@ impl Endpoint {
     pub fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
         buffer.clear();
         while let Some((remote, local_ip, answer)) = self.answers.pop_front() {
-            if relay_node::is_relayed_address(remote) {
+            if is_relayed_address(remote) {
                 self.send_relayed(now, remote, &answer);
                 continue;
             }
@@ -381,7 +379,7 @@ impl Endpoint {
                     return self.report_event(handle, event);
                 }
                 if let Some(transmit) = self.poll_connection(now, handle, buffer) {
-                    if relay_node::is_relayed_address(transmit.remote) {
+                    if is_relayed_address(transmit.remote) {
                         for packet in buffer[..transmit.len].chunks(transmit.segment_size) {
                             self.send_relayed(now, transmit.remote, packet);
                         }

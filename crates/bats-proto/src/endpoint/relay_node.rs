@@ -1,254 +1,27 @@
 //! The relay node of an endpoint: its relay, its links and its own end-to-end sessions.
-//!
-//! The peer of an end-to-end session has an address from the discard prefix (RFC 6666), to which no
-//! network delivers. The address encodes the peer's node and the flow, so that the endpoint can
-//! treat end-to-end packets as datagrams.
-
-use core::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bats_types::Timestamp;
 use rand::Rng;
 
-use super::{ConnectionHandle, Endpoint, Received};
+use super::handle::ConnectionHandle;
+use super::{Endpoint, Received};
 use crate::config::ClientConfig;
-use crate::connection::Connection;
 use crate::error::ConnectError;
-use crate::link::{PacketSource, RelayInput};
+use crate::link::RelayInput;
 use crate::relay::{
-    FlowStatus, LinkId, LinkPolicy, LinkQueue, LinkView, Relay, RelayConfig, RelayEvent, RelayStats,
+    FlowStatus, LinkId, LinkPolicy, LinkQueue, RelayConfig, RelayEvent, RelayStats,
 };
-use crate::session::FirstLink;
-use crate::wire::batch_rank::BatchRank;
 use crate::wire::flow::{FlowKey, NodeId};
 use crate::wire::no_route::NoRoute;
 use crate::wire::short_header::PacketKind;
 
-/// First 64 bits of the addresses of end-to-end sessions: the discard prefix 100::/64.
-const PREFIX: [u16; 4] = [0x0100, 0, 0, 0];
-/// Port of these addresses.
-const PORT: u16 = 1;
+pub(super) mod addresses;
+mod link_packets;
+mod state;
 
-/// The address that represents the peer of an end-to-end session.
-pub(super) fn address(peer: NodeId, flow: u32) -> SocketAddr {
-    let [a, b, c, d] = PREFIX;
-    let (node, half) = (peer.0, |x: u32| ((x >> 16) as u16, x as u16));
-    let ((e, f), (g, h)) = (half(node), half(flow));
-    SocketAddr::new(IpAddr::V6(Ipv6Addr::new(a, b, c, d, e, f, g, h)), PORT)
-}
-
-/// The peer and the flow that an address represents.
-fn parse(address: SocketAddr) -> Option<(NodeId, u32)> {
-    let IpAddr::V6(ip) = address.ip() else { return None };
-    let [a, b, c, d, e, f, g, h] = ip.segments();
-    let join = |high: u16, low: u16| u32::from(high) << 16 | u32::from(low);
-    ([a, b, c, d] == PREFIX).then(|| (NodeId(join(e, f)), join(g, h)))
-}
-
-/// Whether an address represents an end-to-end session. Datagrams from the network must not use
-/// one.
-pub(super) fn is_relayed_address(address: SocketAddr) -> bool {
-    parse(address).is_some()
-}
-
-/// State of an endpoint that is a relay node.
-#[derive(Debug)]
-pub(super) struct RelayNode {
-    relay: Relay,
-    /// End-to-end sessions of this node, by the flow that they send.
-    sessions: BTreeMap<FlowKey, ConnectionHandle>,
-    /// Sessions that may have coded packets to send.
-    ready: BTreeSet<FlowKey>,
-    /// The session that sent last, for round robin.
-    last: Option<FlowKey>,
-    /// Whether own sessions go before relayed flows next; they alternate.
-    own_session_next: bool,
-    /// Packets for this node's sessions.
-    deliveries: VecDeque<(FlowKey, PacketKind, Vec<u8>)>,
-    /// Sessions that a link has polled, and whether they gave a packet.
-    serviced: Vec<(ConnectionHandle, bool)>,
-}
-
-impl RelayNode {
-    /// The flow that a session with this address sends, and whether the relay recodes.
-    pub(super) fn key_of(&self, remote: SocketAddr) -> Option<(FlowKey, bool)> {
-        let (destination, flow) = parse(remote)?;
-        let key = FlowKey { destination, source: self.relay.node(), flow };
-        Some((key, self.relay.is_recoding()))
-    }
-
-    pub(super) fn is_recoding(&self) -> bool {
-        self.relay.is_recoding()
-    }
-
-    pub(super) fn insert(&mut self, key: FlowKey, handle: ConnectionHandle) {
-        self.sessions.insert(key, handle);
-    }
-
-    pub(super) fn remove_connection(
-        &mut self,
-        now: Timestamp,
-        handle: ConnectionHandle,
-        key: Option<FlowKey>,
-    ) {
-        self.relay.remove_link(now, LinkId(handle.0));
-        if let Some(key) = key
-            && self.sessions.get(&key) == Some(&handle)
-        {
-            self.sessions.remove(&key);
-            self.ready.remove(&key);
-        }
-    }
-
-    /// Sends an end-to-end packet.
-    pub(super) fn send(&mut self, now: Timestamp, remote: SocketAddr, packet: &[u8]) {
-        if let Some((key, _)) = self.key_of(remote) {
-            self.relay.send_opaque(now, key, packet);
-        }
-    }
-
-    /// Records whether a session has data; returns the links to wake.
-    pub(super) fn update_session(&mut self, key: FlowKey, has_data: bool) -> Vec<LinkId> {
-        if !has_data {
-            self.ready.remove(&key);
-            return Vec::new();
-        }
-        self.ready.insert(key);
-        self.relay.routes(key.destination).collect()
-    }
-
-    pub(super) fn next_timeout(&self) -> Option<Timestamp> {
-        self.relay.next_timeout()
-    }
-
-    pub(super) fn handle_timeout(&mut self, now: Timestamp) {
-        self.relay.handle_timeout(now);
-    }
-}
-
-/// The packet source of one link: own sessions and relayed flows.
-struct LinkPackets<'a> {
-    link: LinkId,
-    relay_node: &'a mut RelayNode,
-    connections: &'a mut BTreeMap<ConnectionHandle, Box<Connection>>,
-    recoded: bool,
-}
-
-impl LinkPackets<'_> {
-    /// Whether a session's next packet may be sent over this link now.
-    fn is_for_link(&mut self, now: Timestamp, key: FlowKey) -> bool {
-        if !self.is_worthwhile(key) {
-            return false;
-        }
-        self.relay_node.relay.has_room(now, key, self.link)
-    }
-
-    /// Whether a session's next packet should use this link, ignoring whether it has room now.
-    fn is_worthwhile(&self, key: FlowKey) -> bool {
-        let relay = &self.relay_node.relay;
-        if !relay.routes(key.destination).any(|link| link == self.link) {
-            return false;
-        }
-        let handle = self.relay_node.sessions.get(&key);
-        let Some(session) = handle.and_then(|handle| self.connections.get(handle)) else {
-            return false;
-        };
-        session.session().has_assigned(self.link.0)
-            || relay.is_worthwhile(
-                key.destination,
-                self.link,
-                session.session().end_to_end_backlog(),
-            )
-    }
-
-    /// Sessions with data in round-robin order, beginning after the one that sent last.
-    fn round_robin_order(&self) -> Vec<FlowKey> {
-        let relay_node = &*self.relay_node;
-        let after = relay_node.last.unwrap_or(FlowKey {
-            destination: NodeId(u32::MAX),
-            source: NodeId(u32::MAX),
-            flow: u32::MAX,
-        });
-        let order = relay_node
-            .ready
-            .range((core::ops::Bound::Excluded(after), core::ops::Bound::Unbounded));
-        order.chain(relay_node.ready.range(..=after)).copied().collect()
-    }
-
-    fn pull_own_session(
-        &mut self,
-        now: Timestamp,
-        view: &LinkView,
-        number: u64,
-        out: &mut Vec<u8>,
-    ) -> Option<PacketKind> {
-        for key in self.round_robin_order() {
-            if !self.is_for_link(now, key) {
-                continue;
-            }
-            let path_set = self.relay_node.relay.path_set(key.destination);
-            let handle = self.relay_node.sessions.get(&key).copied();
-            let session = handle.and_then(|handle| self.connections.get_mut(&handle));
-            let first =
-                FirstLink { link: self.link.0, view: *view, recoded: self.recoded, path_set };
-            let (kind, has_more) = session.map_or((None, false), |session| {
-                let kind = session.poll_end_to_end(now, &first, out);
-                (kind, session.has_end_to_end_data())
-            });
-            self.relay_node.serviced.extend(handle.map(|handle| (handle, kind.is_some())));
-            let Some(kind) = kind else {
-                // The remaining data may be reserved for another link.
-                if !has_more || path_set.links <= 1 {
-                    self.relay_node.ready.remove(&key);
-                }
-                continue;
-            };
-            self.relay_node.last = Some(key);
-            self.relay_node.relay.send_coded(now, key, self.link, kind, out);
-            return self.relay_node.relay.pull(now, self.link, view, number, out);
-        }
-        None
-    }
-}
-
-impl PacketSource for LinkPackets<'_> {
-    fn pull(
-        &mut self,
-        now: Timestamp,
-        view: &LinkView,
-        number: u64,
-        out: &mut Vec<u8>,
-    ) -> Option<PacketKind> {
-        let own_session_next = self.relay_node.own_session_next;
-        self.relay_node.own_session_next = !own_session_next;
-        if !own_session_next && self.relay_node.relay.wants(now, self.link) {
-            let pulled = self.relay_node.relay.pull(now, self.link, view, number, out);
-            if pulled.is_some() {
-                return pulled;
-            }
-        }
-        self.pull_own_session(now, view, number, out)
-            .or_else(|| self.relay_node.relay.pull(now, self.link, view, number, out))
-    }
-
-    fn has_more(&mut self, now: Timestamp) -> bool {
-        self.relay_node.relay.wants(now, self.link)
-            || self.round_robin_order().into_iter().any(|key| self.is_for_link(now, key))
-    }
-
-    fn has_backlog(&self) -> bool {
-        self.relay_node.relay.has_backlog(self.link)
-            || self.relay_node.ready.iter().any(|key| self.is_worthwhile(*key))
-    }
-
-    fn next_report(&mut self, now: Timestamp, mark: u64) -> Option<BatchRank> {
-        self.relay_node.relay.next_report(now, self.link, mark)
-    }
-
-    fn has_report(&self) -> bool {
-        self.relay_node.relay.has_report(self.link)
-    }
-}
+use addresses::address;
+use link_packets::LinkPackets;
+pub(super) use state::RelayNode;
 
 impl Endpoint {
     /// Makes this endpoint a relay node, which can relay flows and open end-to-end sessions. It
@@ -264,15 +37,7 @@ impl Endpoint {
             ));
         }
         let seed = self.rng.next_u64();
-        self.relay_node = Some(RelayNode {
-            relay: Relay::new(config, seed),
-            sessions: BTreeMap::new(),
-            ready: BTreeSet::new(),
-            last: None,
-            own_session_next: false,
-            deliveries: VecDeque::new(),
-            serviced: Vec::new(),
-        });
+        self.relay_node = Some(RelayNode::new(config, seed));
         Ok(())
     }
 
@@ -685,15 +450,5 @@ mod tests {
         assert!(is_open(&endpoint), "the route may come back");
         endpoint.handle_no_route(start + Duration::from_secs(1), from, &hint);
         assert!(!is_open(&endpoint));
-    }
-
-    #[test]
-    fn session_addresses_differ_from_network_addresses() {
-        let made = address(NodeId(0x0102_0304), 0xa0b0_c0d0);
-        assert_eq!(made.to_string(), "[100::102:304:a0b0:c0d0]:1");
-        assert_eq!(parse(made), Some((NodeId(0x0102_0304), 0xa0b0_c0d0)));
-        for other in ["10.0.0.1:5", "[101::1]:1", "[::ffff:10.0.0.1]:4", "[100:0:0:1::1]:1"] {
-            assert!(!is_relayed_address(other.parse().unwrap()), "{other}");
-        }
     }
 }

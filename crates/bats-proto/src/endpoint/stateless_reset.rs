@@ -13,7 +13,8 @@ use bats_types::Timestamp;
 use rand::Rng;
 use rustc_hash::FxHashMap;
 
-use super::{ConnectionHandle, Endpoint, Received, relay_node};
+use super::relay_node::addresses::is_relayed_address;
+use super::{ConnectionHandle, Endpoint, Received};
 use crate::config::{EndpointConfig, TransportConfig};
 use crate::wire::short_header::{self, SHORT_OVERHEAD};
 use crate::wire::stateless_reset::{RESET_TOKEN_LEN, reset_len, token_of, write_reset};
@@ -140,7 +141,7 @@ impl Endpoint {
         if self.handle_reset(datagram) {
             return;
         }
-        if relay_node::is_relayed_address(datagram.remote) {
+        if is_relayed_address(datagram.remote) {
             return self.handle_unknown_flow(now, datagram);
         }
         self.stats.datagrams_dropped += 1;
@@ -192,7 +193,7 @@ impl Endpoint {
         if self.resets.key.is_none() {
             return;
         }
-        let is_relayed = relay_node::is_relayed_address(datagram.remote);
+        let is_relayed = is_relayed_address(datagram.remote);
         let [direct, relayed] = &mut self.resets.allowances;
         if !(if is_relayed { relayed } else { direct }).take(now) {
             self.stats.answers_dropped += 1;
@@ -238,7 +239,7 @@ mod tests {
     #[test]
     fn flows_get_the_shortest_reset_and_none_while_they_have_a_session() {
         let now = Timestamp::from_millis(1_000);
-        let remote = relay_node::address(NodeId(2), 99);
+        let remote = crate::endpoint::relay_node::addresses::address(NodeId(2), 99);
         let mut endpoint = node();
         let receive = |endpoint: &mut Endpoint, len: usize| {
             let mut bytes = vec![0x40; len];
@@ -265,7 +266,7 @@ mod tests {
         let now = Timestamp::from_millis(1_000);
         let mut endpoint = node();
         for flow in 0..1_000 {
-            let remote = relay_node::address(NodeId(2), flow);
+            let remote = crate::endpoint::relay_node::addresses::address(NodeId(2), flow);
             let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut [0x40; 60] };
             endpoint.handle_unknown_cid(now, &packet);
             endpoint.answers.clear();

@@ -1,0 +1,237 @@
+//! What one link of a relay node sends: packets of the node's own end-to-end sessions, and of relayed flows.
+
+use core::ops::Bound;
+use std::collections::BTreeMap;
+
+use bats_types::Timestamp;
+
+use super::state::RelayNode;
+use crate::connection::Connection;
+use crate::endpoint::handle::ConnectionHandle;
+use crate::link::PacketSource;
+use crate::relay::{LinkId, LinkView};
+use crate::session::FirstLink;
+use crate::wire::batch_rank::BatchRank;
+use crate::wire::flow::{FlowKey, NodeId};
+use crate::wire::short_header::PacketKind;
+
+/// The packet source of one link.
+pub(super) struct LinkPackets<'a> {
+    pub(super) link: LinkId,
+    pub(super) relay_node: &'a mut RelayNode,
+    pub(super) connections: &'a mut BTreeMap<ConnectionHandle, Box<Connection>>,
+    pub(super) recoded: bool,
+}
+
+impl LinkPackets<'_> {
+    /// Whether a session's next packet may be sent over this link now.
+    fn is_for_link(&mut self, now: Timestamp, key: FlowKey) -> bool {
+        self.is_worthwhile(key) && self.relay_node.relay.has_room(now, key, self.link)
+    }
+
+    /// Whether a session's next packet should use this link, to which there is a route, ignoring whether it has
+    /// room now.
+    fn is_worthwhile(&self, key: FlowKey) -> bool {
+        let handle = self.relay_node.sessions.get(&key);
+        let Some(session) = handle.and_then(|handle| self.connections.get(handle)) else {
+            return false;
+        };
+        session.session().has_assigned(self.link.0)
+            || self.relay_node.relay.is_worthwhile(
+                key.destination,
+                self.link,
+                session.session().end_to_end_backlog(),
+            )
+    }
+
+    fn has_route(&self, destination: NodeId) -> bool {
+        self.relay_node.relay.routes(destination).any(|link| link == self.link)
+    }
+
+    /// Calls `visit` with the sessions that have data and a route over this link, in round-robin order,
+    /// beginning after the one that sent last, until it returns something.
+    ///
+    /// Each packet that is sent asks for the next one, so that this must not cost more with each session that the
+    /// node has: destinations without a route over this link are skipped as a whole.
+    fn visit_ready<T>(
+        &mut self,
+        mut visit: impl FnMut(&mut Self, FlowKey) -> Option<T>,
+    ) -> Option<T> {
+        let last = self.relay_node.last;
+        let (mut after, mut is_wrapped) =
+            (last.map_or(Bound::Unbounded, Bound::Excluded), last.is_none());
+        loop {
+            let key = self.relay_node.ready.range((after, Bound::Unbounded)).next().copied();
+            let Some(key) = key.filter(|key| !is_wrapped || last.is_none_or(|last| *key <= last))
+            else {
+                if is_wrapped {
+                    return None;
+                }
+                (after, is_wrapped) = (Bound::Unbounded, true);
+                continue;
+            };
+            if !self.has_route(key.destination) {
+                let source = NodeId(u32::MAX);
+                after = Bound::Excluded(FlowKey { source, flow: u32::MAX, ..key });
+                continue;
+            }
+            if let Some(found) = visit(self, key) {
+                return Some(found);
+            }
+            after = Bound::Excluded(key);
+        }
+    }
+
+    fn pull_own_session(
+        &mut self,
+        now: Timestamp,
+        view: &LinkView,
+        number: u64,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        self.visit_ready(|packets, key| {
+            if !packets.is_for_link(now, key) {
+                return None;
+            }
+            let kind = packets.pull_session(now, key, view, out)?;
+            packets.relay_node.last = Some(key);
+            let relay = &mut packets.relay_node.relay;
+            relay.send_coded(now, key, packets.link, kind, out);
+            Some(relay.pull(now, packets.link, view, number, out))
+        })?
+    }
+
+    /// Writes the next packet of a session.
+    fn pull_session(
+        &mut self,
+        now: Timestamp,
+        key: FlowKey,
+        view: &LinkView,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        let path_set = self.relay_node.relay.path_set(key.destination);
+        let handle = *self.relay_node.sessions.get(&key)?;
+        let session = self.connections.get_mut(&handle)?;
+        let first = FirstLink { link: self.link.0, view: *view, recoded: self.recoded, path_set };
+        let kind = session.poll_end_to_end(now, &first, out);
+        // What remains may be reserved for another link.
+        if kind.is_none() && (!session.has_end_to_end_data() || path_set.links <= 1) {
+            self.relay_node.ready.remove(&key);
+        }
+        self.relay_node.serviced.push((handle, kind.is_some()));
+        kind
+    }
+}
+
+impl PacketSource for LinkPackets<'_> {
+    fn pull(
+        &mut self,
+        now: Timestamp,
+        view: &LinkView,
+        number: u64,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        let own_session_next = self.relay_node.own_session_next;
+        self.relay_node.own_session_next = !own_session_next;
+        if !own_session_next && self.relay_node.relay.wants(now, self.link) {
+            let pulled = self.relay_node.relay.pull(now, self.link, view, number, out);
+            if pulled.is_some() {
+                return pulled;
+            }
+        }
+        self.pull_own_session(now, view, number, out)
+            .or_else(|| self.relay_node.relay.pull(now, self.link, view, number, out))
+    }
+
+    fn has_more(&mut self, now: Timestamp) -> bool {
+        self.relay_node.relay.wants(now, self.link)
+            || self
+                .visit_ready(|packets, key| packets.is_for_link(now, key).then_some(()))
+                .is_some()
+    }
+
+    fn has_backlog(&mut self) -> bool {
+        self.relay_node.relay.has_backlog(self.link)
+            || self.visit_ready(|packets, key| packets.is_worthwhile(key).then_some(())).is_some()
+    }
+
+    fn next_report(&mut self, now: Timestamp, mark: u64) -> Option<BatchRank> {
+        self.relay_node.relay.next_report(now, self.link, mark)
+    }
+
+    fn has_report(&self) -> bool {
+        self.relay_node.relay.has_report(self.link)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::relay::RelayConfig;
+
+    const LINK: LinkId = LinkId(5);
+
+    /// A node with two links and routes over the first one to even nodes, over the other one to the rest.
+    fn node(ready: &[FlowKey], last: Option<FlowKey>) -> RelayNode {
+        let mut node = RelayNode::new(RelayConfig::new(NodeId(99)), 1);
+        for link in [LINK, LinkId(6)] {
+            node.relay.add_link(link, true);
+        }
+        for destination in 0..8 {
+            let link = LinkId(LINK.0 + u64::from(destination % 2));
+            node.relay.set_route(Timestamp::ZERO, NodeId(destination), link);
+        }
+        node.ready.extend(ready);
+        node.last = last;
+        node
+    }
+
+    fn key() -> impl Strategy<Value = FlowKey> {
+        // Two destinations have no route at all.
+        (0_u32..10, prop_oneof![Just(3), Just(u32::MAX)], prop_oneof![0_u32..4, Just(u32::MAX)])
+            .prop_map(|(destination, source, flow)| FlowKey {
+                destination: NodeId(destination),
+                source: NodeId(source),
+                flow,
+            })
+    }
+
+    proptest! {
+        /// Those with a route over the link, each once, beginning after the one that sent last.
+        #[test]
+        fn sessions_take_turns(
+            ready in prop::collection::vec(key(), 0..60),
+            last in prop::option::of(key()),
+            most in 0_usize..40,
+        ) {
+            let mut node = node(&ready, last);
+            let mut connections = BTreeMap::new();
+            let sorted: Vec<FlowKey> = node.ready.iter().copied().collect();
+            let from = sorted.partition_point(|key| last.is_some_and(|last| *key <= last));
+            let (before, after) = sorted.split_at(from);
+            let turns = after.iter().chain(before).copied();
+            let expected: Vec<FlowKey> = turns
+                .filter(|key| key.destination.0 < 8 && key.destination.0 % 2 == 0)
+                .take(most)
+                .collect();
+            let mut packets = LinkPackets {
+                link: LINK,
+                relay_node: &mut node,
+                connections: &mut connections,
+                recoded: false,
+            };
+            let mut visited = Vec::new();
+            let found = packets.visit_ready(|_, key| {
+                if visited.len() == most {
+                    return Some(key);
+                }
+                visited.push(key);
+                None
+            });
+            prop_assert_eq!(&visited, &expected);
+            prop_assert!(found.is_none() || visited.len() == most);
+        }
+    }
+}
