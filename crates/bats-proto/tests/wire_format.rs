@@ -307,7 +307,7 @@ fn early_data_header_matches_the_diagram() {
     let mut queue = DatagramQueue::default();
     queue.push(Bytes::from_static(b"hello"), Timestamp::from_millis(1));
     let mut symbol = [0; 100];
-    let (written, _) = queue.fill_symbol(&mut symbol);
+    let (written, _) = queue.fill_symbol(Timestamp::ZERO, &mut symbol);
     assert_eq!(symbol[..written], payload[..len]);
 }
 
@@ -443,11 +443,11 @@ fn datagram_frame_matches_the_example() {
         queue.push(if number < 7 { Bytes::new() } else { Bytes::from_static(b"hello") }, expires);
     }
     // After seven empty messages of five bytes there is no room for the beginning of the eighth.
-    let (len, _) = queue.fill_symbol(&mut symbol);
+    let (len, _) = queue.fill_symbol(Timestamp::ZERO, &mut symbol);
     assert_eq!(len, 20);
-    let (len, _) = queue.fill_symbol(&mut symbol);
+    let (len, _) = queue.fill_symbol(Timestamp::ZERO, &mut symbol);
     assert_eq!(len, 15);
-    let (len, _) = queue.fill_symbol(&mut symbol);
+    let (len, _) = queue.fill_symbol(Timestamp::ZERO, &mut symbol);
     assert_eq!(&symbol[..len], [&[4, 7, 5, 0, 5][..], b"hello"].concat());
 }
 

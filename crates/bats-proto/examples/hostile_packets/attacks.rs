@@ -15,11 +15,13 @@ use crate::harness::{Harness, MS, written};
 
 #[path = "blocks.rs"]
 mod blocks;
+#[path = "frames.rs"]
+mod frames;
 
 /// Packets measured once the state is built.
 const MEASURED: u64 = 1_000;
 
-pub(crate) const NAMES: [&str; 44] = [
+pub(crate) const NAMES: [&str; 51] = [
     "brtp-empty-messages",
     "brtp-one-byte-symbols",
     "brtp-two-symbol-repairs",
@@ -36,6 +38,11 @@ pub(crate) const NAMES: [&str; 44] = [
     "brtp-replayed-packets",
     "brtp-pings",
     "brtp-credits",
+    "brtp-full-of-credits",
+    "brtp-full-of-challenges",
+    "brtp-full-of-responses",
+    "brtp-full-of-crypto",
+    "brtp-new-addresses",
     "channels-descending-parts",
     "channels-many-opened",
     "btp-single-solutions",
@@ -52,8 +59,10 @@ pub(crate) const NAMES: [&str; 44] = [
     "btp-huge-announcements",
     "btp-distant-messages",
     "btp-tiny-messages",
+    "btp-full-of-ends",
     "transparent-descending-parts",
     "transparent-distant-messages",
+    "transparent-full-of-ends",
     "brctp-open-blocks",
     "brctp-undecodable-blocks",
     "brctp-many-sizes",
@@ -114,6 +123,12 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
         "replayed-packets" => replayed(&mut target),
         "pings" => controls(&mut target, |_| vec![1; 1_400]),
         "credits" => controls(&mut target, |_| [4, 1].repeat(700)),
+        "full-of-credits" => frames::credits(&mut target),
+        "full-of-challenges" => frames::challenges(&mut target),
+        "full-of-responses" => frames::responses(&mut target),
+        "full-of-crypto" => frames::crypto(&mut target),
+        "full-of-ends" => frames::ends(&mut target),
+        "new-addresses" => frames::new_addresses(&mut target),
         "many-parts" => parts(&mut target, usize::MAX, |n| (0, TOTAL, TOTAL - 1 - 2 * n, 1)),
         // As many parts of incomplete messages as a symbol may hold.
         "descending-parts" => parts(&mut target, 2, |n| (0, TOTAL, TOTAL - 1 - 2 * n, 1)),

@@ -67,7 +67,7 @@ impl SymbolKeys {
     }
 
     /// Keys of the stand-in for simulation.
-    pub(super) fn plain(is_client: bool) -> Self {
+    pub(crate) fn plain(is_client: bool) -> Self {
         let key = |client: bool| SymbolKey {
             secret: Secret::Plain(PlainKey::new(0x5eed + u64::from(client))),
             keys: Vec::new(),

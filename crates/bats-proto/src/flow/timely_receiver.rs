@@ -30,6 +30,8 @@ pub struct TimelyReceiver {
     decoder: StreamDecoder,
     /// The symbols from `base` to `seen_end`.
     slots: VecDeque<Slot>,
+    /// Number of these that were not delivered.
+    missing: usize,
     base: u64,
     seen_end: u64,
     ready: VecDeque<u64>,
@@ -79,6 +81,7 @@ impl TimelyReceiver {
         Self {
             decoder: StreamDecoder::new(config),
             slots: VecDeque::new(),
+            missing: 0,
             base: 0,
             seen_end: 0,
             ready: VecDeque::new(),
@@ -124,7 +127,7 @@ impl TimelyReceiver {
 
     /// Whether every symbol below `end` was delivered.
     pub fn has_all_below(&self, end: u64) -> bool {
-        self.seen_end >= end && self.slots.iter().all(|slot| slot.delivered)
+        self.seen_end >= end && self.missing == 0
     }
 
     /// Ends the flow after `end` symbols: no repairs will follow.
@@ -211,13 +214,18 @@ impl TimelyReceiver {
         }
         self.seen_end = end;
         let slot = Slot { seen_at: now, delivered: false };
+        let before = self.slots.len();
         self.slots.resize((end - self.base) as usize, slot);
+        self.missing += self.slots.len() - before;
     }
 
     fn give_up_below(&mut self, number: u64) {
         while self.base < number {
             match self.slots.pop_front() {
-                Some(slot) => self.residual.symbols_lost += u64::from(!slot.delivered),
+                Some(slot) => {
+                    self.residual.symbols_lost += u64::from(!slot.delivered);
+                    self.missing -= usize::from(!slot.delivered);
+                }
                 None => {
                     // These symbols were never seen.
                     self.residual.symbols_lost += number - self.base;
@@ -239,7 +247,8 @@ impl TimelyReceiver {
 
     fn deliver(&mut self, number: u64) {
         if let Some(slot) = self.slot(number) {
-            slot.delivered = true;
+            let was_delivered = core::mem::replace(&mut slot.delivered, true);
+            self.missing -= usize::from(!was_delivered);
             self.ready.push_back(number);
         }
     }

@@ -1,6 +1,7 @@
 use core::time::Duration;
 
 use bats_code::stream::{StreamEncoder, Window};
+use proptest::prelude::*;
 
 use super::*;
 use crate::wire::coding::RepairHeader;
@@ -54,6 +55,31 @@ fn taken(receiver: &mut TimelyReceiver) -> Vec<u64> {
     }
     assert!(!receiver.has_ready());
     numbers
+}
+
+proptest! {
+    /// Whatever arrives, is taken or is given up: symbols are missing as long as one of them was not delivered.
+    #[test]
+    fn missing_symbols_are_counted(
+        steps in prop::collection::vec((0_u8..5, 0_u64..1_500, 1_u64..6), 1..60)
+    ) {
+        let mut receiver = receiver();
+        let mut next = 0;
+        for (step, far, near) in steps {
+            match step {
+                0 => (next..next + near).for_each(|number| push(&mut receiver, at(1), number)),
+                1 => push(&mut receiver, at(1), next.saturating_sub(near)),
+                2 => push(&mut receiver, at(1), next + far),
+                3 => push_repair(&mut receiver, at(1), next.saturating_sub(near), next + 1, 1),
+                _ => receiver.trim(),
+            }
+            next = receiver.seen_end();
+            let missing = receiver.slots.iter().filter(|slot| !slot.delivered).count();
+            prop_assert_eq!(receiver.missing, missing);
+            prop_assert_eq!(receiver.has_all_below(next), missing == 0);
+            prop_assert!(!receiver.has_all_below(next + 1));
+        }
+    }
 }
 
 #[test]

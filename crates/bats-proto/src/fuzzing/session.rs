@@ -98,7 +98,7 @@ fn honest_datagrams(parts: &[&[u8]]) {
     while !queue.is_empty() {
         let choice = choices.next().unwrap_or_default();
         let mut symbol = vec![0; 64 + usize::from(choice) % (MAX_SYMBOL - 64)];
-        let (length, _) = queue.fill_symbol(&mut symbol);
+        let (length, _) = queue.fill_symbol(Timestamp::ZERO, &mut symbol);
         assert!(length > 0, "a symbol takes some bytes");
         symbol.truncate(length);
         match choice % 8 {

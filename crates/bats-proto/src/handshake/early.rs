@@ -129,7 +129,7 @@ impl EarlySender {
             return None;
         }
         let mut payload = [0; MIN_INITIAL_DATAGRAM];
-        let (len, _) = self.unsent.fill_symbol(&mut payload[..room]);
+        let (len, _) = self.unsent.fill_symbol(now, &mut payload[..room]);
         if len == 0 {
             return None;
         }

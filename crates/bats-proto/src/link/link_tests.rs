@@ -28,6 +28,8 @@ struct StubSession {
     last_control: SessionFrames,
     /// What is answered for a data packet, if it is not taken.
     refusal: Option<Result<bool, SessionFailure>>,
+    /// Data packets that it was asked to take.
+    offered: u32,
     received: Vec<Vec<u8>>,
     credits: Vec<u64>,
     lost_credits: u32,
@@ -79,6 +81,7 @@ impl LinkSession for StubSession {
     fn on_nothing_sent(&mut self, _: impl FnOnce() -> LinkCapacity) {}
 
     fn may_take_packet(&mut self, _: Timestamp) -> Result<bool, SessionFailure> {
+        self.offered += 1;
         self.refusal.clone().unwrap_or(Ok(true))
     }
 
@@ -334,4 +337,44 @@ fn lost_credit_is_given_back_to_the_session_and_sent_again() {
     }
     assert_eq!(pair.client.session.lost_credits, 1);
     assert_eq!(pair.server.session.credits, [40]);
+}
+
+/// Not even where a new one would be refused, count as a refusal, or free memory.
+#[test]
+fn a_replayed_packet_changes_nothing_above_the_link() {
+    let mut pair = Pair::established();
+    pair.client.session.coded = 1;
+    let mut sent = pair.client.datagrams(pair.now);
+    pair.server.take(pair.now, &mut sent[0].clone());
+    let last_received = |pair: &Pair| pair.server.link.activity.last_received_at();
+    let (offered, before) = (pair.server.session.offered, last_received(&pair));
+    pair.server.session.refusal = Some(Err(SessionFailure::Memory(9)));
+    pair.server.take(pair.now + DELAY * 40, &mut sent[0]);
+    assert_eq!((pair.server.session.offered, pair.server.link.counters.replayed), (offered, 1));
+    assert_eq!((last_received(&pair), pair.server.session.closed), (before, None));
+}
+
+/// A client that changes its port with each packet makes the server forget what is in flight once in a probe timeout.
+#[test]
+fn packets_in_flight_stay_in_the_window_when_the_address_changes_again() {
+    let mut pair = Pair::established();
+    let changes = |pair: &mut Pair, port: u16| {
+        pair.client.session.coded = 1;
+        pair.server.session.coded = 10;
+        let mut sent = pair.client.datagrams(pair.now);
+        // None of these arrives.
+        pair.server.datagrams(pair.now);
+        let before = pair.server.link.sent.bytes_in_flight();
+        let from = (SocketAddr::from(([10, 0, 0, 1], port)), None);
+        let End { link, session } = &mut pair.server;
+        link.handle_packet(pair.now, from, &mut sent[0], false, session);
+        (before, link.sent.bytes_in_flight())
+    };
+    let (before, after) = changes(&mut pair, 5_000);
+    assert!(before > 0 && after == 0, "{before} bytes, {after} after a new port");
+    // The new port is validated.
+    (0..2).for_each(|_| pair.exchange());
+    assert!(!pair.server.link.path.is_unvalidated());
+    let (before, after) = changes(&mut pair, 6_000);
+    assert!(before > 0 && after == before, "{before} bytes, {after} after another port");
 }

@@ -69,6 +69,8 @@ pub(super) struct Path {
     unvalidated_until: Option<Timestamp>,
     /// A port failed validation: from now on ports are used only after validation.
     rebinding_disallowed: bool,
+    /// When packets in flight were last abandoned because the peer's address had changed.
+    abandoned_at: Option<Timestamp>,
 }
 
 impl Path {
@@ -84,6 +86,7 @@ impl Path {
             validated: None,
             unvalidated_until: None,
             rebinding_disallowed: false,
+            abandoned_at: None,
         }
     }
 
@@ -207,6 +210,17 @@ impl Path {
             (self.remote, self.local_ip) = addresses;
         }
         is_used
+    }
+
+    /// Packets go to another address now. Returns whether to abandon those in flight to the old one: once in
+    /// a probe timeout. Otherwise a peer that changes its port all the time would make this end forget what it
+    /// has not acknowledged, and so send beyond the congestion window.
+    pub(super) fn may_abandon(&mut self, now: Timestamp, probe_timeout: Duration) -> bool {
+        let is_due = self.abandoned_at.is_none_or(|at| at + probe_timeout <= now);
+        if is_due {
+            self.abandoned_at = Some(now);
+        }
+        is_due
     }
 
     fn challenge(
@@ -385,6 +399,14 @@ mod tests {
         assert!(path.poll(at(900)).1.is_some(), "it is validated");
         path.on_current_address(at(901), 50, &mut rng);
         assert_eq!(path.next_timeout(), None, "the peer still uses the old one");
+    }
+
+    #[test]
+    fn packets_in_flight_are_abandoned_once_in_a_probe_timeout() {
+        let mut path = Path::new(remote(1, 1), Local::default());
+        let times = [0, 1, 99, 100, 101, 199, 200];
+        let abandoned = times.map(|ms| path.may_abandon(at(ms), PROBE_TIMEOUT));
+        assert_eq!(abandoned, [true, false, false, true, false, false, true]);
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl Link {
             let probe_timeout = self.rtt.probe_timeout(MAX_ACK_DELAY);
             let from = (remote, local_ip);
             if self.path.on_new_address(now, from, bytes, probe_timeout, &mut self.rng) {
-                self.abandon_old_path(now, session);
+                self.on_address_changed(now, session);
             }
         }
     }
@@ -175,14 +175,16 @@ impl Link {
         payload: &[u8],
         session: &mut impl LinkSession,
     ) -> bool {
+        // First of all, so that a replayed packet changes nothing, even where new ones are refused.
+        if !self.acks.is_new(pn) {
+            self.counters.replayed = self.counters.replayed.saturating_add(1);
+            return false;
+        }
         let is_own_data = !matches!(kind, (PacketKind::Control, _) | (_, true));
         if is_own_data && !self.may_take_packet(now, session) {
             return false;
         }
-        if !self.acks.insert(now, pn) {
-            self.counters.replayed = self.counters.replayed.saturating_add(1);
-            return false;
-        }
+        self.acks.insert(now, pn);
         self.activity.on_received(now);
         self.counters.packets_received = self.counters.packets_received.saturating_add(1);
         self.counters.bytes_received = self
@@ -530,12 +532,20 @@ impl Link {
             // Round trips are counted by bytes sent on the link, those on earlier paths included.
             self.congestion.on_sent(now, self.sent.bytes_sent(), 0);
         }
-        self.abandon_old_path(now, session);
+        self.on_address_changed(now, session);
+    }
+
+    /// Packets go to another address of the peer now.
+    pub(super) fn on_address_changed(&mut self, now: Timestamp, session: &mut impl LinkSession) {
+        let probe_timeout = self.rtt.probe_timeout(MAX_ACK_DELAY);
+        if self.path.may_abandon(now, probe_timeout) {
+            self.abandon_old_path(now, session);
+        }
     }
 
     /// Abandons packets in flight to the old address, or that are too large for the path. They say nothing about
     /// the path as it is now, and the peer cannot report them missing before something else arrives.
-    pub(super) fn abandon_old_path(&mut self, now: Timestamp, session: &mut impl LinkSession) {
+    fn abandon_old_path(&mut self, now: Timestamp, session: &mut impl LinkSession) {
         let lost = self.sent.abandon_path(now);
         self.retransmit_control(lost, session);
         session.on_path_lost(now, &self.path_view(), self.path.is_unvalidated());

@@ -27,7 +27,7 @@ pub(crate) trait PacketSource {
     fn has_more(&mut self, now: Timestamp) -> bool;
 
     /// Whether packets wait for the link, including those that wait for the next node's credit.
-    fn has_backlog(&self) -> bool;
+    fn has_backlog(&mut self) -> bool;
 
     /// The next report for the neighbour; `mark` is the largest packet number received.
     fn next_report(&mut self, now: Timestamp, mark: u64) -> Option<BatchRank>;

@@ -193,6 +193,8 @@ pub struct SentPackets {
     base: u64,
     /// Loss detection has handled all packet numbers below this one.
     scan: u64,
+    /// No packet below this number is in flight, because those that were have been abandoned.
+    abandoned: u64,
     largest_acked: Option<u64>,
     largest_acked_sent_at: Timestamp,
     /// When the newest acknowledged packet above the base size was sent, or the path changed since.
@@ -233,6 +235,7 @@ impl SentPackets {
             not_eliciting: 0,
             base: 0,
             scan: 0,
+            abandoned: 0,
             largest_acked: None,
             largest_acked_sent_at: Timestamp::ZERO,
             large_acked_sent_at: Timestamp::ZERO,
@@ -563,13 +566,17 @@ impl SentPackets {
     /// not counted as losses, because their outcome is unknown.
     pub fn abandon_in_flight(&mut self) -> LossOutcome {
         let mut outcome = LossOutcome::default();
-        for packet in &mut self.packets {
+        // A peer that changes its port again and again without acknowledging anything causes no more work than
+        // the packets are that it is sent.
+        let first = self.abandoned.saturating_sub(self.base) as usize;
+        for packet in self.packets.range_mut(first..) {
             if packet.fate == Fate::InFlight {
                 packet.fate = Fate::Abandoned;
                 outcome.contents.add(packet.contents);
                 outcome.count_large_loss(packet, self.large_acked_sent_at);
             }
         }
+        self.abandoned = self.peek_next();
         self.in_flight = InFlight::default();
         outcome
     }

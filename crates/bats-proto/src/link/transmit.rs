@@ -282,7 +282,7 @@ impl Link {
     ) -> Option<Transmit> {
         let (is_other_path, challenge) = self.path.poll(now);
         if is_other_path {
-            self.abandon_old_path(now, session);
+            self.on_address_changed(now, session);
         }
         let challenge = Frame::PathChallenge(challenge?);
         self.begin_packet(buffer);
@@ -360,7 +360,7 @@ impl Link {
             let Some(kind) = self.next_payload(now, &view, session, source) else {
                 // A backlog that waits for the next node's credit is no lack of data, and the
                 // delivery rate is still meaningful.
-                let has_backlog = source.as_ref().is_some_and(|source| source.has_backlog());
+                let has_backlog = source.as_mut().is_some_and(|source| source.has_backlog());
                 self.congestion.set_app_limited(!has_backlog);
                 self.probing.forbid();
                 break;
@@ -368,7 +368,7 @@ impl Link {
             if let Some(source) = source {
                 self.relayed.set_ready(source.has_more(now));
             }
-            let backlog = source.as_ref().is_some_and(|source| source.has_backlog());
+            let backlog = source.as_mut().is_some_and(|source| source.has_backlog());
             // During a blackout the sender also sends less than the path may transport.
             let has_none = !self.has_data(session) && !backlog;
             self.congestion.set_app_limited(has_none || self.probing.is_blackout());

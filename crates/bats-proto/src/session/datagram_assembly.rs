@@ -238,7 +238,7 @@ mod tests {
             let mut symbols = Vec::new();
             while !queue.is_empty() {
                 let mut symbol = vec![0; 500];
-                let (len, _) = queue.fill_symbol(&mut symbol);
+                let (len, _) = queue.fill_symbol(Timestamp::ZERO, &mut symbol);
                 prop_assert!(len > 0);
                 symbol.truncate(len);
                 symbols.push(symbol);
@@ -300,7 +300,7 @@ mod tests {
         let mut queue = DatagramQueue::default();
         queue.push(Bytes::from_static(b"once"), LATER);
         let mut symbol = vec![0; 100];
-        let (len, expires) = queue.fill_symbol(&mut symbol);
+        let (len, expires) = queue.fill_symbol(Timestamp::ZERO, &mut symbol);
         assert_eq!(expires, LATER);
         let mut assembly = DatagramAssembly::new(1_000, 4_000);
         for _ in 0..3 {
@@ -318,7 +318,7 @@ mod tests {
         queue.push(Bytes::from_static(b"third"), LATER);
         assert_eq!(queue.messages(), 3);
         let mut symbol = vec![0; 100];
-        let (len, _) = queue.fill_symbol(&mut symbol);
+        let (len, _) = queue.fill_symbol(Timestamp::ZERO, &mut symbol);
         let mut assembly = DatagramAssembly::new(1_000, 4_000);
         assembly.mark_delivered(0);
         assembly.mark_delivered(1);
@@ -448,7 +448,10 @@ mod tests {
         queue.push(Bytes::from(vec![0; 1_000]), Timestamp::from_millis(100));
         queue.push(Bytes::from(vec![0; 10]), Timestamp::from_millis(150));
         let mut symbol = vec![0; 500];
-        assert!(queue.fill_symbol(&mut symbol).0 > 400, "part of the first message is sent");
+        assert!(
+            queue.fill_symbol(Timestamp::ZERO, &mut symbol).0 > 400,
+            "part of the first message is sent"
+        );
         queue.expire(Timestamp::from_millis(101));
         assert_eq!((queue.expired(), queue.bytes_held()), (1, 10 + MESSAGE_OVERHEAD));
         queue.expire(Timestamp::from_millis(150));

@@ -99,12 +99,15 @@ impl DatagramQueue {
         self.front_offset = 0;
     }
 
-    /// Fills a symbol with as many message parts as fit. Returns its length and the latest expiry
-    /// time of its messages.
-    pub fn fill_symbol(&mut self, symbol: &mut [u8]) -> (usize, Timestamp) {
+    /// Fills a symbol with as many message parts as fit, without messages that have expired. Returns its length
+    /// and the latest expiry time of its messages.
+    pub fn fill_symbol(&mut self, now: Timestamp, symbol: &mut [u8]) -> (usize, Timestamp) {
         let mut writer = Writer::new(symbol);
         let mut latest = Timestamp::ZERO;
-        while let Some((message, expires)) = self.messages.front() {
+        loop {
+            // One that follows a message with a later deadline may have expired before.
+            self.expire(now);
+            let Some((message, expires)) = self.messages.front() else { break };
             let left = message.len() - self.front_offset;
             let header = 1
                 + varint_len(self.next_id)

@@ -21,6 +21,8 @@ mod receive_memory;
 mod receiving;
 mod send_queue;
 mod sending;
+#[cfg(test)]
+mod session_tests;
 mod streams;
 mod transport;
 

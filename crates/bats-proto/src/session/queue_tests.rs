@@ -62,7 +62,7 @@ fn numbered_message_begins_in_a_symbol_with_room_for_16_bytes_or_all_of_it() {
         assert!(queue.is_empty() && queue.next_bytes().is_none());
         queue.push(message(len), LATER);
         assert_eq!((queue.messages(), queue.next_bytes()), (skipped + 1, Some(len)));
-        let (filled, expires) = queue.fill_symbol(&mut vec![0; size]);
+        let (filled, expires) = queue.fill_symbol(Timestamp::ZERO, &mut vec![0; size]);
         assert_eq!(filled, written, "{len} bytes in {size}");
         assert_eq!(expires, if written > 0 { LATER } else { Timestamp::ZERO });
         assert_eq!(queue.messages(), skipped + 1);
@@ -71,14 +71,33 @@ fn numbered_message_begins_in_a_symbol_with_room_for_16_bytes_or_all_of_it() {
     queue.push(message(200), LATER);
     queue.push(message(30), Timestamp::from_millis(5));
     assert_eq!(queue.bytes_held(), 230 + 2 * MESSAGE_OVERHEAD);
-    assert_eq!(queue.fill_symbol(&mut [0; 107]).0, 107);
+    assert_eq!(queue.fill_symbol(Timestamp::ZERO, &mut [0; 107]).0, 107);
     assert_eq!((queue.next_bytes(), queue.bytes_held()), (Some(100), 130 + 2 * MESSAGE_OVERHEAD));
     // The offset of 100 takes two bytes. The second message follows in the same symbol.
-    assert_eq!(queue.fill_symbol(&mut [0; 300]), (1 + 1 + 2 + 2 + 2 + 100 + 5 + 30, LATER));
+    assert_eq!(
+        queue.fill_symbol(Timestamp::ZERO, &mut [0; 300]),
+        (1 + 1 + 2 + 2 + 2 + 100 + 5 + 30, LATER)
+    );
     assert_eq!((queue.messages(), queue.bytes_held(), queue.is_empty()), (2, 0, true));
     assert!(!queue.is_finished());
     queue.finish();
     assert!(queue.is_finished());
+}
+
+/// Also if it expired behind one with a later deadline.
+#[test]
+fn no_symbol_has_an_expired_message() {
+    let mut queue = DatagramQueue::default();
+    queue.push(message(40), LATER);
+    queue.push(message(0), Timestamp::ZERO);
+    queue.push(message(50), Timestamp::from_millis(4));
+    queue.push(message(60), LATER);
+    let now = Timestamp::from_millis(5);
+    queue.expire(now);
+    assert_eq!(queue.expired(), 0, "the first one is in time");
+    let (len, expires) = queue.fill_symbol(now, &mut [0; 300]);
+    assert_eq!((len, expires), (5 + 40 + 5 + 60, LATER));
+    assert_eq!((queue.expired(), queue.messages(), queue.bytes_held()), (2, 4, 0));
 }
 
 #[test]

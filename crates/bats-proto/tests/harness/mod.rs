@@ -178,12 +178,18 @@ impl Harness {
     }
 
     pub(crate) fn send_from_server(&mut self, bytes: usize) {
+        assert!(self.try_send_from_server(bytes), "there is space in the send buffer");
+    }
+
+    /// Returns whether there was space in the send buffer.
+    pub(crate) fn try_send_from_server(&mut self, bytes: usize) -> bool {
         self.largest_sent = self.largest_sent.max(bytes);
-        in_server(|| {
+        let is_sent = in_server(|| {
             let message = Bytes::from(vec![7; bytes]);
-            self.server.send(self.now, self.handle.unwrap(), message).unwrap();
+            self.server.send(self.now, self.handle.unwrap(), message).is_ok()
         });
         self.settle();
+        is_sent
     }
 
     pub(crate) fn stats(&self) -> ConnectionStats {

@@ -230,11 +230,11 @@ impl Outgoing {
                 while flow.wants_symbol() && !queue.is_empty() {
                     let number = flow.symbols();
                     let pushed = flow.push_symbol(symbol_size, |bytes| match &mut seal {
-                        None => queue.fill_symbol(bytes),
+                        None => queue.fill_symbol(now, bytes),
                         Some(key) => {
                             let mut expires = now;
                             let len = key.seal(number, bytes, |bytes| {
-                                let (len, at) = queue.fill_symbol(bytes);
+                                let (len, at) = queue.fill_symbol(now, bytes);
                                 expires = at;
                                 len
                             });

@@ -1,0 +1,100 @@
+//! Control packets that are full of frames, and packets from ever new addresses.
+
+use bats_proto::fuzzing::open_short;
+use bats_proto::wire::coding::{RepairHeader, SourceHeader};
+use bats_proto::wire::frame::{self, Frame, MAX_FRAMES};
+use bats_proto::wire::short_header::PacketKind;
+use bats_proto::wire::varint::{Reader, Writer};
+
+use super::{MEASURED, packet, quietly};
+use crate::Attack;
+use crate::harness::{Harness, MS};
+
+/// Packets with as many frames as are allowed; `frame` is given how many were sent before.
+fn full<'a>(target: &mut Attack, frame: impl Fn(u64) -> Frame<'a>) {
+    for number in 0..MEASURED {
+        let first = number * MAX_FRAMES as u64;
+        let datagram = packet(target, PacketKind::Control, |writer| {
+            (first..first + MAX_FRAMES as u64).try_for_each(|n| frame::encode(writer, &frame(n)))
+        });
+        target.push(datagram);
+        target.harness.received.clear();
+    }
+}
+
+pub(super) fn credits(target: &mut Attack) {
+    full(target, |_| Frame::Credit(1));
+}
+
+pub(super) fn challenges(target: &mut Attack) {
+    full(target, Frame::PathChallenge);
+}
+
+/// Responses to challenges that the server has not sent.
+pub(super) fn responses(target: &mut Attack) {
+    full(target, Frame::PathResponse);
+}
+
+/// TLS data after the handshake, in single bytes with gaps.
+pub(super) fn crypto(target: &mut Attack) {
+    full(target, |n| Frame::Crypto { offset: 60_000 - 2 * (n % 30_000), data: &[7] });
+}
+
+/// The state: a thousand symbols have arrived, and two others are known to be missing. Measured: the end of the
+/// flow, again and again.
+pub(super) fn ends(target: &mut Attack) {
+    const SYMBOLS: u64 = 1_000;
+    let mut state: Vec<Vec<u8>> = (0..SYMBOLS)
+        .map(|number| {
+            packet(target, PacketKind::Source, |writer: &mut Writer<'_>| {
+                SourceHeader::new(number).encode(writer)?;
+                writer.u8(0)
+            })
+        })
+        .collect();
+    state.push(packet(target, PacketKind::Repair, |writer| {
+        RepairHeader { batch: 0, column: 0, first: SYMBOLS as u32, count: 2 }.encode(writer)?;
+        writer.u8(0)
+    }));
+    quietly(target, state);
+    full(target, |_| Frame::End { symbols: SYMBOLS + 2, messages: 0 });
+}
+
+/// The challenge in the packets that the server sent.
+fn challenge(harness: &Harness) -> Option<u64> {
+    harness.received.iter().find_map(|datagram| {
+        let (header, payload) = open_short(false, 0, datagram)?;
+        let mut reader = Reader::new(&payload);
+        while header.kind == PacketKind::Control
+            && let Ok(Some(frame)) = frame::decode(&mut reader, &mut Vec::new())
+        {
+            if let Frame::PathChallenge(challenge) = frame {
+                return Some(challenge);
+            }
+        }
+        None
+    })
+}
+
+/// The state: as many packets that the client has not acknowledged as the server keeps. Measured: responses from ever new
+/// addresses, which the server takes for its client's. The packets that the server then sends are not measured.
+pub(super) fn new_addresses(target: &mut Attack) {
+    for number in 0..100 + MEASURED {
+        if number < 100 {
+            target.harness.try_send_from_server(1_400_000);
+            target.harness.advance(MS * 20);
+        }
+        target.harness.received.clear();
+        let host = [10, 1, (number / 200) as u8, (number % 200) as u8];
+        target.harness.remote = (host, 4_000).into();
+        let ping =
+            packet(target, PacketKind::Control, |writer| frame::encode(writer, &Frame::Ping));
+        quietly(target, vec![ping]);
+        let Some(challenge) = challenge(&target.harness) else { continue };
+        let response = packet(target, PacketKind::Control, |writer| {
+            frame::encode(writer, &Frame::PathResponse(challenge))
+        });
+        if number < 100 { quietly(target, vec![response]) } else { target.push(response) }
+    }
+    assert!(target.packets > MEASURED / 2, "{} responses", target.packets);
+}
