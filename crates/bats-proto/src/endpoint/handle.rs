@@ -1,4 +1,4 @@
-//! Names of connections.
+//! Identifiers of connections.
 
 /// Identifies a connection of one endpoint; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -61,7 +61,7 @@ proptest! {
     /// Whatever arrives, is taken or is given up: symbols are missing as long as one of them was not delivered.
     #[test]
     fn missing_symbols_are_counted(
-        steps in prop::collection::vec((0_u8..5, 0_u64..1_500, 1_u64..6), 1..60)
+        steps in prop::collection::vec((0_u8..6, 0_u64..1_500, 1_u64..6), 1..60)
     ) {
         let mut receiver = receiver();
         let mut next = 0;
@@ -71,6 +71,7 @@ proptest! {
                 1 => push(&mut receiver, at(1), next.saturating_sub(near)),
                 2 => push(&mut receiver, at(1), next + far),
                 3 => push_repair(&mut receiver, at(1), next.saturating_sub(near), next + 1, 1),
+                4 => receiver.finish(next + near),
                 _ => receiver.trim(),
             }
             next = receiver.seen_end();

@@ -105,7 +105,70 @@ impl FragmentAssembly {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
+
+    /// A packet as a model keeps it: its kind, its parts, and its number of parts if the last one has arrived.
+    type Model = (PacketKind, BTreeMap<u64, Vec<u8>>, Option<u64>);
+
+    /// The rules for a part, one after the other.
+    fn model(
+        packets: &mut BTreeMap<u64, Model>,
+        (id, index, kind, last): (u64, u64, PacketKind, bool),
+        data: &[u8],
+        most: usize,
+    ) -> Option<(PacketKind, Vec<u8>)> {
+        if data.is_empty() || index >= MAX_PARTS {
+            return None;
+        }
+        let (first_kind, parts, total) = packets.entry(id).or_insert((kind, BTreeMap::new(), None));
+        let bytes: usize = parts.values().map(Vec::len).sum();
+        let newest = parts.keys().last().copied();
+        if *first_kind != kind
+            || total.is_some_and(|total| index >= total)
+            || last && (total.is_some() || newest.is_some_and(|newest| newest > index))
+            || bytes + data.len() > most
+            || parts.contains_key(&index)
+        {
+            return None;
+        }
+        parts.insert(index, data.to_vec());
+        if last {
+            *total = Some(index + 1);
+        }
+        if *total != Some(parts.len() as u64) {
+            return None;
+        }
+        let (kind, parts, _) = packets.remove(&id)?;
+        Some((kind, parts.into_values().flatten().collect()))
+    }
+
+    proptest! {
+        /// Whatever arrives of some packets: contradictions, repetitions and parts that are too long.
+        #[test]
+        fn parts_agree_with_a_model(
+            parts in prop::collection::vec(
+                (0_u64..3, 0_u64..MAX_PARTS + 1, any::<bool>(), 0_u8..5, 0_usize..30),
+                0..80,
+            ),
+        ) {
+            const MOST: usize = 60;
+            let mut assembly = FragmentAssembly::default();
+            let mut packets = BTreeMap::new();
+            for (id, index, last, kind, len) in parts {
+                let kind = if kind == 0 { PacketKind::Repair } else { PacketKind::Source };
+                // A few lengths, so that the limit is met exactly.
+                let data = vec![index as u8; len / 5 * 5];
+                let expected = model(&mut packets, (id, index, kind, last), &data, MOST);
+                let found = assembly.insert(id, index, (kind, false), last, &data, MOST);
+                let found = found.map(|((kind, _), whole)| (kind, whole.clone()));
+                prop_assert_eq!(found, expected);
+            }
+        }
+    }
 
     fn insert(
         assembly: &mut FragmentAssembly,

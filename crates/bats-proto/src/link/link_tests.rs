@@ -339,7 +339,7 @@ fn lost_credit_is_given_back_to_the_session_and_sent_again() {
     assert_eq!(pair.server.session.credits, [40]);
 }
 
-/// Not even where a new one would be refused, count as a refusal, or free memory.
+/// It does not reach the session, even if the session would refuse a new packet.
 #[test]
 fn a_replayed_packet_changes_nothing_above_the_link() {
     let mut pair = Pair::established();
@@ -356,7 +356,7 @@ fn a_replayed_packet_changes_nothing_above_the_link() {
 
 /// A client that changes its port with each packet makes the server forget what is in flight once in a probe timeout.
 #[test]
-fn packets_in_flight_stay_in_the_window_when_the_address_changes_again() {
+fn packets_in_flight_stay_in_the_window_when_the_port_changes_again() {
     let mut pair = Pair::established();
     let changes = |pair: &mut Pair, port: u16| {
         pair.client.session.coded = 1;
@@ -377,4 +377,55 @@ fn packets_in_flight_stay_in_the_window_when_the_address_changes_again() {
     assert!(!pair.server.link.path.is_unvalidated());
     let (before, after) = changes(&mut pair, 6_000);
     assert!(before > 0 && after == before, "{before} bytes, {after} after another port");
+}
+
+/// Then RTT, loss estimate, path MTU and congestion control start again, for which old packets must not count.
+#[test]
+fn packets_in_flight_are_abandoned_with_each_move_to_another_host() {
+    let mut pair = Pair::established();
+    for host in [7, 8, 9] {
+        pair.server.session.coded = 10;
+        pair.server.datagrams(pair.now);
+        assert!(pair.server.link.sent.bytes_in_flight() > 0);
+        pair.client.session.coded = 1;
+        let mut sent = pair.client.datagrams(pair.now);
+        let from = (SocketAddr::from(([10, 0, 1, host], 4_000)), None);
+        let End { link, session } = &mut pair.server;
+        link.handle_packet(pair.now, from, &mut sent[0], false, session);
+        assert_ne!(link.remote(), from.0, "it is not validated");
+        for mut challenge in pair.server.datagrams(pair.now) {
+            pair.client.take(pair.now, &mut challenge);
+        }
+        for mut response in pair.client.datagrams(pair.now) {
+            let End { link, session } = &mut pair.server;
+            link.handle_packet(pair.now, from, &mut response, false, session);
+        }
+        assert_eq!(pair.server.link.remote(), from.0);
+        assert_eq!(pair.server.link.sent.bytes_in_flight(), 0, "host {host}");
+    }
+}
+
+/// A client knows its server's address, and old packets may come from where the client was before.
+#[test]
+fn only_servers_follow_the_newest_packet_to_another_address() {
+    let mut pair = Pair::established();
+    let other = (SocketAddr::from(([10, 0, 0, 1], 5_000)), None);
+    pair.server.session.coded = 1;
+    let mut to_client = pair.server.datagrams(pair.now);
+    let (before, servers) = (pair.client.link.remote(), SocketAddr::from(([10, 0, 0, 2], 5_000)));
+    let End { link, session } = &mut pair.client;
+    link.handle_packet(pair.now, (servers, None), &mut to_client[0], false, session);
+    assert_eq!((session.received.len(), link.remote()), (1, before), "the client stays");
+
+    let mut packets = Vec::new();
+    for _ in 0..2 {
+        pair.client.session.coded = 1;
+        packets.extend(pair.client.datagrams(pair.now));
+    }
+    let before = pair.server.link.remote();
+    let newest = packets.last_mut().expect("two packets");
+    pair.server.take(pair.now, newest);
+    let End { link, session } = &mut pair.server;
+    link.handle_packet(pair.now, other, &mut packets[0], false, session);
+    assert_eq!((session.received.len(), link.remote()), (2, before), "an older packet");
 }

@@ -69,8 +69,9 @@ pub(super) struct Path {
     unvalidated_until: Option<Timestamp>,
     /// A port failed validation: from now on ports are used only after validation.
     rebinding_disallowed: bool,
-    /// When packets in flight were last abandoned because the peer's address had changed.
-    abandoned_at: Option<Timestamp>,
+    /// When packets in flight were last abandoned because the peer's port had changed, and the number of the
+    /// next packet then.
+    abandoned: Option<(Timestamp, u64)>,
 }
 
 impl Path {
@@ -86,7 +87,7 @@ impl Path {
             validated: None,
             unvalidated_until: None,
             rebinding_disallowed: false,
-            abandoned_at: None,
+            abandoned: None,
         }
     }
 
@@ -212,13 +213,22 @@ impl Path {
         is_used
     }
 
-    /// Packets go to another address now. Returns whether to abandon those in flight to the old one: once in
-    /// a probe timeout. Otherwise a peer that changes its port all the time would make this end forget what it
-    /// has not acknowledged, and so send beyond the congestion window.
-    pub(super) fn may_abandon(&mut self, now: Timestamp, probe_timeout: Duration) -> bool {
-        let is_due = self.abandoned_at.is_none_or(|at| at + probe_timeout <= now);
+    /// Packets go to another port of the peer now, and the next one has the number `next_pn`. Returns whether to
+    /// abandon those in flight to the old one: once in a probe timeout, and only if the peer has acknowledged a packet
+    /// since it was done last. Otherwise a peer that changes its port all the time would make this end forget what
+    /// it has not acknowledged, and so send beyond the congestion window.
+    pub(super) fn may_abandon(
+        &mut self,
+        now: Timestamp,
+        probe_timeout: Duration,
+        next_pn: u64,
+        largest_acked: Option<u64>,
+    ) -> bool {
+        let is_due = self
+            .abandoned
+            .is_none_or(|(at, first)| at + probe_timeout <= now && largest_acked >= Some(first));
         if is_due {
-            self.abandoned_at = Some(now);
+            self.abandoned = Some((now, next_pn));
         }
         is_due
     }
@@ -404,9 +414,20 @@ mod tests {
     #[test]
     fn packets_in_flight_are_abandoned_once_in_a_probe_timeout() {
         let mut path = Path::new(remote(1, 1), Local::default());
-        let times = [0, 1, 99, 100, 101, 199, 200];
-        let abandoned = times.map(|ms| path.may_abandon(at(ms), PROBE_TIMEOUT));
-        assert_eq!(abandoned, [true, false, false, true, false, false, true]);
+        for (ms, largest_acked, is_abandoned) in [
+            (0, None, true),
+            (99, Some(10), false),
+            (100, None, false),
+            (100, Some(9), false),
+            (100, Some(10), true),
+            (199, Some(30), false),
+            (200, Some(19), false),
+            (200, Some(20), true),
+        ] {
+            let next_pn = 10 + ms / 10;
+            let found = path.may_abandon(at(ms), PROBE_TIMEOUT, next_pn, largest_acked);
+            assert_eq!(found, is_abandoned, "after {ms} ms, {largest_acked:?}");
+        }
     }
 
     #[test]

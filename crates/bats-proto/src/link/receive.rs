@@ -88,7 +88,7 @@ impl Link {
             let probe_timeout = self.rtt.probe_timeout(MAX_ACK_DELAY);
             let from = (remote, local_ip);
             if self.path.on_new_address(now, from, bytes, probe_timeout, &mut self.rng) {
-                self.on_address_changed(now, session);
+                self.on_port_changed(now, session);
             }
         }
     }
@@ -531,14 +531,17 @@ impl Link {
             self.restart_congestion_control();
             // Round trips are counted by bytes sent on the link, those on earlier paths included.
             self.congestion.on_sent(now, self.sent.bytes_sent(), 0);
+            self.abandon_old_path(now, session);
+        } else {
+            self.on_port_changed(now, session);
         }
-        self.on_address_changed(now, session);
     }
 
-    /// Packets go to another address of the peer now.
-    pub(super) fn on_address_changed(&mut self, now: Timestamp, session: &mut impl LinkSession) {
+    /// Packets go to another port of the peer now.
+    pub(super) fn on_port_changed(&mut self, now: Timestamp, session: &mut impl LinkSession) {
+        let (next_pn, largest_acked) = (self.sent.peek_next(), self.sent.largest_acked());
         let probe_timeout = self.rtt.probe_timeout(MAX_ACK_DELAY);
-        if self.path.may_abandon(now, probe_timeout) {
+        if self.path.may_abandon(now, probe_timeout, next_pn, largest_acked) {
             self.abandon_old_path(now, session);
         }
     }

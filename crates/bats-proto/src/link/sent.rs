@@ -566,8 +566,8 @@ impl SentPackets {
     /// not counted as losses, because their outcome is unknown.
     pub fn abandon_in_flight(&mut self) -> LossOutcome {
         let mut outcome = LossOutcome::default();
-        // A peer that changes its port again and again without acknowledging anything causes no more work than
-        // the packets are that it is sent.
+        // Each packet is visited at most once, also if the peer changes its address again and again without
+        // acknowledging anything.
         let first = self.abandoned.saturating_sub(self.base) as usize;
         for packet in self.packets.range_mut(first..) {
             if packet.fate == Fate::InFlight {

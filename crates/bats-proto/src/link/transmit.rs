@@ -282,7 +282,7 @@ impl Link {
     ) -> Option<Transmit> {
         let (is_other_path, challenge) = self.path.poll(now);
         if is_other_path {
-            self.on_address_changed(now, session);
+            self.on_port_changed(now, session);
         }
         let challenge = Frame::PathChallenge(challenge?);
         self.begin_packet(buffer);

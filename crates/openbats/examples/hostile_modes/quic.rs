@@ -400,6 +400,7 @@ fn unreachable_port(world: &mut World) -> Outcome {
         let flight = Client::new(100 + number)?.first_flight();
         world.deliver(flight);
     }
+    assert!(world.server.connection_count() >= AT_ONE_ADDRESS as usize, "they are half-open");
     for number in 0..PACKETS {
         world.now += Duration::from_micros(100);
         let quoted = [&[0x40][..], &number.to_be_bytes(), &[7; 55]].concat();

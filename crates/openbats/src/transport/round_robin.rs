@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {
     ready: BTreeSet<u64>,
-    /// The lowest one that comes before all others.
+    /// Identifier at which the next search begins.
     cursor: u64,
 }
 

@@ -117,6 +117,10 @@ impl Bindings {
         self.get().start()
     }
 
+    pub(crate) fn connection_count(&self) -> usize {
+        self.get().connection_count()
+    }
+
     pub(crate) fn endpoint_stats(&self) -> EndpointStats {
         self.get().endpoint_stats()
     }

@@ -282,7 +282,8 @@ impl Speedtests {
                     let sender = (direction != 0).then(|| {
                         let lane = Arc::clone(lane);
                         let sends = async move {
-                            // From now, so that no other test begins before the end of the data.
+                            // From now, so that no data is queued after the time of the test. At most
+                            // `WAITING.1` bytes may still wait then.
                             generate(&lane, number, now, duration).await;
                             for _ in 0..3 {
                                 lane.push_speedtest(&message(Kind::End, number, &[]));

@@ -51,8 +51,8 @@ impl LinkPackets<'_> {
     /// Calls `visit` with the sessions that have data and a route over this link, in round-robin order,
     /// beginning after the one that sent last, until it returns something.
     ///
-    /// Each packet that is sent asks for the next one, so that this must not cost more with each session that the
-    /// node has: destinations without a route over this link are skipped as a whole.
+    /// Each packet that is sent asks for the next one. Destinations without a route over this link are skipped as a
+    /// whole; sessions of the others are visited until one of them may send.
     fn visit_ready<T>(
         &mut self,
         mut visit: impl FnMut(&mut Self, FlowKey) -> Option<T>,

@@ -319,27 +319,38 @@ fn channels_need_both_ends_and_the_reliable_mode() {
 }
 
 #[test]
-fn raised_budgets_raise_the_limits_of_channels() {
-    let config = TransportConfig {
-        channels: Some(4),
-        receive_budget: 16 << 20,
-        ..TransportConfig::default()
-    };
-    let mut pair = Pair::new(config, Over::Link);
-    let limit = |pair: &Pair| pair.ends[1].memory_limit();
-    let before = limit(&pair);
-    pair.ends[1].raise_receive_budget(pair.now, 128 << 20, RTT.smoothed);
-    assert!(limit(&pair) > before);
-    let id = pair.ends[0].channels().and_then(Channels::open_channel).expect("there are four");
-    let mut written = 0;
-    for _ in 0..400 {
+fn raised_budgets_raise_the_credit_of_all_channels() {
+    // The application does not read.
+    let held = |is_raised: bool| {
+        let config = TransportConfig {
+            channels: Some(40),
+            receive_budget: 16 << 20,
+            ..TransportConfig::default()
+        };
+        let mut pair = Pair::new(config, Over::Link);
+        if is_raised {
+            let before = pair.ends[1].memory_limit();
+            pair.ends[1].raise_receive_budget(pair.now, 128 << 20, RTT.smoothed);
+            let limit = pair.ends[1].memory_limit();
+            assert!(limit > before);
+            pair.ends[1].set_memory(pair.now, limit, false, RTT.smoothed);
+        }
         let channels = pair.ends[0].channels().expect("there are some");
-        written += channels.write(id, &[1; 100_000]).unwrap_or(0);
-        pair.step();
-    }
-    // The application does not read; the session's credit has grown with the budget, that of the channel has not.
-    assert!(written > 1 << 20, "{written} bytes");
-    assert!(pair.ends[1].receive_buffer_bytes() <= 128 << 20);
+        let ids: Vec<_> = core::iter::from_fn(|| channels.open_channel().ok()).collect();
+        assert_eq!(ids.len(), 40);
+        for _ in 0..600 {
+            let channels = pair.ends[0].channels().expect("there are some");
+            for &id in &ids {
+                // It may have no credit.
+                _ = channels.write(id, &[1; 20_000]);
+            }
+            pair.step();
+        }
+        pair.ends[1].receive_buffer_bytes()
+    };
+    let (raised, unchanged) = (held(true), held(false));
+    assert!(unchanged > 2 << 20 && unchanged <= 16 << 20, "{unchanged} bytes");
+    assert!(raised > 2 * unchanged && raised <= 128 << 20, "{raised} bytes, {unchanged} before");
 }
 
 #[test]

@@ -38,7 +38,8 @@ impl Addresses {
         self.connections.remove(&(self.hash(remote, is_server), id));
     }
 
-    /// The connections to this address. By chance, one in 2^64, also such to another one.
+    /// The connections to this address. A collision of hashes (probability 2^-64) may add one to another
+    /// address.
     pub(super) fn connections_to(&self, remote: SocketAddr) -> impl Iterator<Item = u64> {
         [false, true].into_iter().flat_map(move |is_server| self.of(remote, is_server))
     }
