@@ -9,8 +9,12 @@ use std::sync::Arc;
 
 use bats_proto::config::Security;
 use bats_proto::fuzzing::{MisbehavingClient, open_short};
+use bats_proto::wire::batch_rank::{BatchRank, Space};
 use bats_proto::wire::coding::{RepairHeader, SourceHeader};
-use bats_proto::wire::frame::{self, Frame, MAX_ACK_RANGES, MAX_CLOSE_TEXT, MAX_FRAMES};
+use bats_proto::wire::flow::{FlowKey, NodeId};
+use bats_proto::wire::frame::{
+    self, Frame, FrameCount, MAX_ACK_RANGES, MAX_CLOSE_TEXT, MAX_FRAMES, MAX_OTHER_FRAMES,
+};
 use bats_proto::wire::long_header;
 use bats_proto::wire::parameters::TransportParameters;
 use bats_proto::wire::rank::{MAX_RANK_ENTRIES, RankFeedback};
@@ -481,7 +485,7 @@ fn equations_above_the_limit_are_refused_and_counted() {
 
 #[test]
 fn only_the_newest_path_challenge_is_answered() {
-    let most = MAX_FRAMES as u64;
+    let most = MAX_OTHER_FRAMES as u64;
     for (challenges, dropped) in [(1_u64, 0), (most, most - 1)] {
         let mut harness = Harness::established(transport());
         harness.advance(MS * 50);
@@ -604,10 +608,23 @@ fn frames_of_a_packet_are_limited() {
         harness.send_packet(PacketKind::Control, |writer| writer.bytes(payload));
         harness.closed.is_some().then(|| harness.violation().to_owned())
     };
-    assert_eq!(closes(&credits(MAX_FRAMES)), None, "at the limit");
-    let beyond = closes(&credits(MAX_FRAMES + 1)).expect("closed");
-    assert!(beyond.contains("at most 64"), "{beyond}");
-    assert_eq!(closes(&[0, 4, 1].repeat(MAX_FRAMES)), None, "PADDING does not count");
+    assert_eq!(closes(&credits(MAX_OTHER_FRAMES)), None, "at the limit");
+    let beyond = closes(&credits(MAX_OTHER_FRAMES + 1)).expect("closed");
+    assert!(beyond.contains("at most 16"), "{beyond}");
+    assert_eq!(closes(&[0, 4, 1].repeat(MAX_OTHER_FRAMES)), None, "PADDING does not count");
+
+    // Reports about relayed flows are more, because a packet may be full of them.
+    let key = FlowKey { destination: NodeId(1), source: NodeId(2), flow: 3 };
+    let (space, ranks) = (Space::Source, vec![1]);
+    let report = Frame::BatchRank(BatchRank { key, space, mark: 0, room: 0, first: 0, ranks });
+    let mut count = FrameCount::default();
+    let reports = MAX_FRAMES - MAX_OTHER_FRAMES;
+    assert!((0..reports).all(|_| count.add(&report).is_ok()));
+    assert!((0..MAX_OTHER_FRAMES).all(|_| count.add(&Frame::Credit(1)).is_ok()));
+    assert_eq!(count.add(&report).map_err(|error| error.0), Err("at most 64"));
+    let mut count = FrameCount::default();
+    assert!((0..MAX_FRAMES).all(|_| count.add(&report).is_ok()));
+    assert!(count.add(&report).is_err());
 }
 
 #[test]

@@ -96,7 +96,8 @@ fn path_mtu_discovery_restarts_on_another_network() {
     assert_eq!(harness.stats().path_mtu, 1_472);
     migrate_to(&mut harness, OTHER_PORT);
     assert_eq!(harness.stats().path_mtu, 1_472, "a NAT rebinding keeps the path");
-    harness.received.clear();
+    // One address is validated in a probe timeout.
+    acknowledge(&mut harness, 100);
     migrate_to(&mut harness, OTHER_NETWORK);
     assert_eq!(harness.stats().path_mtu, 1_200, "the minimum of every path");
     acknowledge(&mut harness, 300);

@@ -43,6 +43,9 @@ pub const MAX_ACK_RANGES: u64 = 256;
 /// frame costs as much work as some dozen bytes of data and may have one byte. A sender needs one of
 /// each type, and a few reports about relayed flows.
 pub const MAX_FRAMES: usize = 64;
+/// Limit of those that are no reports about relayed flows. Each of them may cause work of its own, and a packet has
+/// hardly ever two of a type.
+pub const MAX_OTHER_FRAMES: usize = 16;
 /// Longest ACK delay sent or accepted, in microseconds: 12 days.
 const MAX_ACK_DELAY_MICROS: u64 = 1 << 40;
 /// Largest time on a peer's clock, so that differences fit a signed 64-bit integer. A clock that
@@ -151,6 +154,8 @@ pub struct MalformedFrame(pub &'static str);
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FrameCount {
     frames: usize,
+    /// Those that are no BATCH_RANK.
+    others: usize,
     has_ack: bool,
     has_rank: bool,
 }
@@ -171,6 +176,11 @@ impl FrameCount {
         self.frames = self.frames.saturating_add(1);
         if self.frames > MAX_FRAMES {
             return Err(TooManyFrames("at most 64"));
+        }
+        self.others =
+            self.others.saturating_add(usize::from(!matches!(frame, Frame::BatchRank(_))));
+        if self.others > MAX_OTHER_FRAMES {
+            return Err(TooManyFrames("at most 16 that are no BATCH_RANK"));
         }
         let again = match frame {
             Frame::Ack(_) => core::mem::replace(&mut self.has_ack, true),

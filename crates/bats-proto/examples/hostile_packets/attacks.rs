@@ -8,7 +8,7 @@ use bats_proto::wire::parameters::TransportParameters;
 use bats_proto::wire::rank::{RankEntry, RankFeedback};
 use bats_proto::wire::short_header::PacketKind;
 use bats_proto::wire::varint::Writer;
-use bats_proto::{Mode, TransportConfig};
+use bats_proto::{CongestionAlgorithm, Mode, TransportConfig};
 
 use crate::Attack;
 use crate::harness::{Harness, MS, written};
@@ -94,7 +94,11 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
     let mode = mode(family).unwrap_or_default();
     // As the server announces it, in source packets: a quarter of the symbols of half of the budget.
     let block_credit = (transport.receive_budget.min(192 << 20) / 2 / 1_408 / 4) as u32;
-    let transport = TransportConfig { mode, channels, ..transport };
+    let mut transport = TransportConfig { mode, channels, ..transport };
+    if attack == "new-addresses" {
+        // Without congestion control everything is sent at once to each of them.
+        transport.congestion = CongestionAlgorithm::Ltcc;
+    }
     let systems = match mode {
         Mode::Btp => Systems { windows: 3, longest: TIMELY_MAX_UNKNOWNS / 2 },
         _ => Systems { windows: 1, longest: LONGEST },

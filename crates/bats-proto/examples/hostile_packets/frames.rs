@@ -2,7 +2,7 @@
 
 use bats_proto::fuzzing::open_short;
 use bats_proto::wire::coding::{RepairHeader, SourceHeader};
-use bats_proto::wire::frame::{self, Frame, MAX_FRAMES};
+use bats_proto::wire::frame::{self, Frame, MAX_OTHER_FRAMES};
 use bats_proto::wire::short_header::PacketKind;
 use bats_proto::wire::varint::{Reader, Writer};
 
@@ -13,9 +13,10 @@ use crate::harness::{Harness, MS};
 /// Packets with as many frames as are allowed; `frame` is given how many were sent before.
 fn full<'a>(target: &mut Attack, frame: impl Fn(u64) -> Frame<'a>) {
     for number in 0..MEASURED {
-        let first = number * MAX_FRAMES as u64;
+        let first = number * MAX_OTHER_FRAMES as u64;
         let datagram = packet(target, PacketKind::Control, |writer| {
-            (first..first + MAX_FRAMES as u64).try_for_each(|n| frame::encode(writer, &frame(n)))
+            (first..first + MAX_OTHER_FRAMES as u64)
+                .try_for_each(|n| frame::encode(writer, &frame(n)))
         });
         target.push(datagram);
         target.harness.received.clear();
@@ -76,25 +77,26 @@ fn challenge(harness: &Harness) -> Option<u64> {
     })
 }
 
-/// The state: as many packets that the client has not acknowledged as the server keeps. Measured: responses from ever new
-/// addresses, which the server takes for its client's. The packets that the server then sends are not measured.
+/// The state: packets that the client has not acknowledged, and more data. Measured: responses from ever new
+/// addresses, which the server takes for its client's, with what it then sends.
 pub(super) fn new_addresses(target: &mut Attack) {
-    for number in 0..100 + MEASURED {
-        if number < 100 {
-            target.harness.try_send_from_server(1_400_000);
-            target.harness.advance(MS * 20);
-        }
+    const BEFORE: u64 = 100;
+    target.harness.try_send_from_server(1_400_000);
+    for number in 0..BEFORE + MEASURED {
+        target.harness.advance(MS);
         target.harness.received.clear();
         let host = [10, 1, (number / 200) as u8, (number % 200) as u8];
         target.harness.remote = (host, 4_000).into();
         let ping =
             packet(target, PacketKind::Control, |writer| frame::encode(writer, &Frame::Ping));
         quietly(target, vec![ping]);
-        let Some(challenge) = challenge(&target.harness) else { continue };
+        let challenge = challenge(&target.harness).expect("each new address is challenged");
         let response = packet(target, PacketKind::Control, |writer| {
             frame::encode(writer, &Frame::PathResponse(challenge))
         });
-        if number < 100 { quietly(target, vec![response]) } else { target.push(response) }
+        if number < BEFORE { quietly(target, vec![response]) } else { target.push(response) }
     }
-    assert!(target.packets > MEASURED / 2, "{} responses", target.packets);
+    let changes = target.harness.stats().path_changes;
+    // One in a probe timeout.
+    assert!(changes > 2, "{changes} of {} addresses were validated", BEFORE + MEASURED);
 }

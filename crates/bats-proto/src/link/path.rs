@@ -69,6 +69,8 @@ pub(super) struct Path {
     unvalidated_until: Option<Timestamp>,
     /// A port failed validation: from now on ports are used only after validation.
     rebinding_disallowed: bool,
+    /// When an address was last validated after the handshake.
+    changed_at: Option<Timestamp>,
     /// When packets in flight were last abandoned because the peer's port had changed, and the number of the
     /// next packet then.
     abandoned: Option<(Timestamp, u64)>,
@@ -87,6 +89,7 @@ impl Path {
             validated: None,
             unvalidated_until: None,
             rebinding_disallowed: false,
+            changed_at: None,
             abandoned: None,
         }
     }
@@ -301,12 +304,22 @@ impl Path {
         Some((candidate.remote, candidate.local_ip))
     }
 
-    /// A path response arrived: the candidate is validated if it matches.
-    pub(super) fn on_response(&mut self, response: u64) -> Validated {
-        let Some(candidate) = self.candidate.filter(|c| c.challenge == response) else {
+    /// A path response arrived: the candidate is validated if it matches, unless the address before was validated less
+    /// than a probe timeout ago. Then the next response counts: each change makes the path's estimates start again and
+    /// what was in flight be sent again, so that a peer that changes its address all the time would cost too much.
+    pub(super) fn on_response(
+        &mut self,
+        now: Timestamp,
+        response: u64,
+        probe_timeout: Duration,
+    ) -> Validated {
+        let is_early = self.changed_at.is_some_and(|at| now < at + probe_timeout);
+        let Some(candidate) = self.candidate.filter(|c| c.challenge == response && !is_early)
+        else {
             return Validated::Nothing;
         };
         self.candidate = None;
+        self.changed_at = Some(now);
         (self.validated, self.unvalidated_until) = (None, None);
         self.changes += 1;
         if candidate.remote == self.remote {
@@ -366,8 +379,9 @@ mod tests {
         let (mut path, _) = path_after_packet(remote(1, 2), 1_000);
         assert_eq!((path.remote(), path.is_unvalidated()), (remote(1, 2), true));
         let (_, challenge) = path.poll(at(0));
-        assert_eq!(path.on_response(challenge.unwrap() ^ 1), Validated::Nothing);
-        assert_eq!(path.on_response(challenge.unwrap()), Validated::Current);
+        let mut answer = |number| path.on_response(at(9), number, PROBE_TIMEOUT);
+        assert_eq!(answer(challenge.unwrap() ^ 1), Validated::Nothing);
+        assert_eq!(answer(challenge.unwrap()), Validated::Current);
         assert!(!path.is_unvalidated());
         assert_eq!((path.changes(), path.next_timeout()), (1, None));
 
@@ -375,8 +389,30 @@ mod tests {
         assert_eq!((path.remote(), path.is_unvalidated()), (remote(1, 1), false));
         let (_, challenge) = path.poll(at(0));
         assert_eq!(path.on_challenge(at(0), 100, PROBE_TIMEOUT), Some((remote(2, 1), None)));
-        assert_eq!(path.on_response(challenge.unwrap()), Validated::Moved);
+        assert_eq!(path.on_response(at(9), challenge.unwrap(), PROBE_TIMEOUT), Validated::Moved);
         assert_eq!(path.remote(), remote(2, 1));
+    }
+
+    #[test]
+    fn addresses_are_validated_at_most_once_in_a_probe_timeout() {
+        let (mut path, mut rng) = path_after_packet(remote(2, 1), 1_000);
+        let mut validates = |now: u64, host: u8| {
+            let from = (remote(host, 1), None);
+            path.on_new_address(at(now), from, 1_000, PROBE_TIMEOUT, &mut rng);
+            let (_, challenge) = path.poll(at(now));
+            path.on_challenge(at(now), 100, PROBE_TIMEOUT);
+            let validated = path.on_response(at(now), challenge.unwrap(), PROBE_TIMEOUT);
+            (validated, path.remote())
+        };
+        assert_eq!(validates(1, 2), (Validated::Moved, remote(2, 1)));
+        assert_eq!(validates(2, 3), (Validated::Nothing, remote(2, 1)));
+        assert_eq!(validates(100, 4), (Validated::Nothing, remote(2, 1)));
+        // The challenge is repeated, and the next response counts.
+        let (is_other, again) = path.poll(at(200));
+        assert_eq!((is_other, again.is_some()), (false, true));
+        let response = again.unwrap();
+        assert_eq!(path.on_response(at(200), response, PROBE_TIMEOUT), Validated::Moved);
+        assert_eq!((path.remote(), path.changes()), (remote(4, 1), 2));
     }
 
     #[test]

@@ -518,7 +518,8 @@ impl Link {
 
     /// A path response arrived: the newest address of the peer is validated if it matches.
     fn on_path_response(&mut self, now: Timestamp, response: u64, session: &mut impl LinkSession) {
-        let validated = self.path.on_response(response);
+        let probe_timeout = self.rtt.probe_timeout(MAX_ACK_DELAY);
+        let validated = self.path.on_response(now, response, probe_timeout);
         if matches!(validated, Validated::Nothing | Validated::Current) {
             return;
         }
