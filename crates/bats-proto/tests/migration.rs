@@ -5,10 +5,8 @@ mod harness;
 use std::net::SocketAddr;
 
 use bats_proto::TransportConfig;
-use bats_proto::fuzzing::open_short;
-use bats_proto::wire::frame::{self, Frame};
+use bats_proto::wire::frame::Frame;
 use bats_proto::wire::short_header::PacketKind;
-use bats_proto::wire::varint::Reader;
 use harness::{Harness, MS, transport};
 
 /// Another port, as after a NAT rebinding, and another network.
@@ -17,21 +15,6 @@ const OTHER_NETWORK: ([u8; 4], u16) = ([192, 0, 2, 7], 1_234);
 /// Half of the round-trip time that the server measures, in milliseconds.
 const HALF_RTT: u32 = 5;
 
-fn challenge(harness: &Harness) -> Option<u64> {
-    harness.received.iter().find_map(|datagram| {
-        let (header, payload) = open_short(false, 0, datagram)?;
-        let mut reader = Reader::new(&payload);
-        while header.kind == PacketKind::Control
-            && let Ok(Some(frame)) = frame::decode(&mut reader, &mut Vec::new())
-        {
-            if let Frame::PathChallenge(challenge) = frame {
-                return Some(challenge);
-            }
-        }
-        None
-    })
-}
-
 /// The client sends from another address and validates it.
 fn migrate_to(harness: &mut Harness, (ip, port): ([u8; 4], u16)) {
     let changes = harness.stats().path_changes;
@@ -39,7 +22,7 @@ fn migrate_to(harness: &mut Harness, (ip, port): ([u8; 4], u16)) {
     harness.remote = SocketAddr::from((ip, port));
     harness.send_frame(&Frame::Ping);
     assert_eq!(harness.last_to, Some(harness.remote), "the challenge goes to the new address");
-    let challenge = challenge(harness).expect("a challenge");
+    let challenge = harness.challenge().expect("a challenge");
     harness.send_frame(&Frame::PathResponse(challenge));
     assert_eq!(harness.stats().path_changes, changes + 1);
 }
@@ -167,7 +150,7 @@ fn unvalidated_port_gets_at_most_three_times_what_it_sent() {
     let sent: usize = harness.received.iter().map(Vec::len).sum();
     assert!(sent > 2 * from_client, "the limit is used: {sent} bytes for {from_client}");
     // Nothing is lost: the rest follows once the port is validated.
-    let challenge = challenge(&harness).expect("a challenge");
+    let challenge = harness.challenge().expect("a challenge");
     harness.received.clear();
     harness.send_frame(&Frame::PathResponse(challenge));
     assert_eq!(harness.stats().path_changes, 1);
@@ -190,7 +173,7 @@ fn nat_rebinding_is_followed_before_validation_and_a_new_host_is_not() {
         assert_eq!(harness.stats().path_changes, 0, "no address is validated");
         let challenge = harness.received.is_empty().then(|| {
             harness.advance(MS * 40);
-            challenge(&harness).expect("the challenge is repeated")
+            harness.challenge().expect("the challenge is repeated")
         });
         harness.send_frame(&Frame::PathResponse(challenge.unwrap()));
         assert_eq!(harness.stats().path_changes, 1);

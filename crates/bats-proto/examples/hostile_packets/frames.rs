@@ -1,14 +1,13 @@
 //! Control packets that are full of frames, and packets from ever new addresses.
 
-use bats_proto::fuzzing::open_short;
 use bats_proto::wire::coding::{RepairHeader, SourceHeader};
 use bats_proto::wire::frame::{self, Frame, MAX_OTHER_FRAMES};
 use bats_proto::wire::short_header::PacketKind;
-use bats_proto::wire::varint::{Reader, Writer};
+use bats_proto::wire::varint::Writer;
 
 use super::{MEASURED, packet, quietly};
 use crate::Attack;
-use crate::harness::{Harness, MS};
+use crate::harness::MS;
 
 /// Packets with as many frames as are allowed; `frame` is given how many were sent before.
 fn full<'a>(target: &mut Attack, frame: impl Fn(u64) -> Frame<'a>) {
@@ -61,22 +60,6 @@ pub(super) fn ends(target: &mut Attack) {
     full(target, |_| Frame::End { symbols: SYMBOLS + 2, messages: 0 });
 }
 
-/// The challenge in the packets that the server sent.
-fn challenge(harness: &Harness) -> Option<u64> {
-    harness.received.iter().find_map(|datagram| {
-        let (header, payload) = open_short(false, 0, datagram)?;
-        let mut reader = Reader::new(&payload);
-        while header.kind == PacketKind::Control
-            && let Ok(Some(frame)) = frame::decode(&mut reader, &mut Vec::new())
-        {
-            if let Frame::PathChallenge(challenge) = frame {
-                return Some(challenge);
-            }
-        }
-        None
-    })
-}
-
 /// The state: packets that the client has not acknowledged, and more data. Measured: responses from ever new
 /// addresses, which the server takes for its client's, with what it then sends.
 pub(super) fn new_addresses(target: &mut Attack) {
@@ -90,7 +73,7 @@ pub(super) fn new_addresses(target: &mut Attack) {
         let ping =
             packet(target, PacketKind::Control, |writer| frame::encode(writer, &Frame::Ping));
         quietly(target, vec![ping]);
-        let challenge = challenge(&target.harness).expect("each new address is challenged");
+        let challenge = target.harness.challenge().expect("each new address is challenged");
         let response = packet(target, PacketKind::Control, |writer| {
             frame::encode(writer, &Frame::PathResponse(challenge))
         });

@@ -9,11 +9,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bats_proto::config::Security;
-use bats_proto::fuzzing::MisbehavingClient;
+use bats_proto::fuzzing::{MisbehavingClient, open_short};
 use bats_proto::wire::frame::{self, AckHeader, Frame};
 use bats_proto::wire::parameters::{ChannelParameters, TransportParameters};
 use bats_proto::wire::short_header::{PacketKind, ShortHeader};
-use bats_proto::wire::varint::Writer;
+use bats_proto::wire::varint::{Reader, Writer};
 use bats_proto::{
     CloseReason, CongestionAlgorithm, ConnectionHandle, ConnectionStats, Endpoint, EndpointConfig,
     Event, Identity, Input, Output, Received, ServerConfig, Timestamp, TransportConfig,
@@ -200,6 +200,22 @@ impl Harness {
     pub(crate) fn take_packets(&mut self) -> Vec<(u64, PacketKind)> {
         let headers = self.received.drain(..).filter_map(|datagram| ShortHeader::decode(&datagram));
         headers.map(|header| (u64::from(header.packet_number), header.kind)).collect()
+    }
+
+    /// The path challenge in the datagrams received.
+    pub(crate) fn challenge(&self) -> Option<u64> {
+        self.received.iter().find_map(|datagram| {
+            let (header, payload) = open_short(false, 0, datagram)?;
+            let mut reader = Reader::new(&payload);
+            while header.kind == PacketKind::Control
+                && let Ok(Some(frame)) = frame::decode(&mut reader, &mut Vec::new())
+            {
+                if let Frame::PathChallenge(challenge) = frame {
+                    return Some(challenge);
+                }
+            }
+            None
+        })
     }
 
     pub(crate) fn violation(&self) -> &str {
