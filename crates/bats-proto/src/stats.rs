@@ -69,7 +69,7 @@ pub struct ConnectionStats {
     pub messages_sent: u64,
     /// Application bytes accepted by `send`.
     pub message_bytes_sent: u64,
-    /// Messages delivered by `recv`, in order.
+    /// Messages handed to the application.
     pub messages_received: u64,
     /// Application bytes that became deliverable in order (read or not).
     pub message_bytes_received: u64,

@@ -147,8 +147,6 @@ fn a_flood_of_empty_messages_is_limited_by_the_budget() {
     let stats = harness.stats();
     assert_eq!(harness.closed, None);
     assert!(flooded < 10_000, "the credit is exhausted");
-    let held = stats.messages_received as usize * size_of::<Bytes>();
-    assert!(held <= budget, "{held} bytes in {} messages", stats.messages_received);
     // Symbols that came later wait. Empty messages take half of what is counted: the memory is within
     // the budget (`hostile_memory.rs`).
     assert!(stats.receive_buffer_bytes <= budget as u64 * 3 / 2, "{stats:?}");

@@ -60,10 +60,8 @@ pub struct ResidualStats {
     pub repair_delay: Duration,
     /// Longest of these times.
     pub longest_repair_delay: Duration,
-    /// Messages that were given up.
+    /// Messages that were given up, and those dropped unread because they exceeded the receive budget.
     pub messages_lost: u64,
-    /// Number of these that had arrived but exceeded the receive budget.
-    pub messages_overflowed: u64,
 }
 
 impl TimelyReceiver {

@@ -310,7 +310,6 @@ impl Session {
         stats.receive_buffer_bytes = streams.receive_buffer_bytes() as u64;
         stats.messages_expired = streams.outgoing.expired();
         let residual = streams.incoming.residual();
-        stats.messages_received -= residual.messages_overflowed;
         stats.messages_lost = residual.messages_lost;
         stats.symbols_lost = residual.symbols_lost;
         stats.symbols_repaired = residual.symbols_repaired;

@@ -31,6 +31,7 @@ impl Session {
         if let Some(channels) = streams.channels.as_deref_mut() {
             channels.on_message_taken(message.len());
         }
+        self.counters.messages_received += 1;
         (Some(message), self.take_symbols(now, smoothed_rtt))
     }
 
@@ -174,7 +175,6 @@ impl Session {
         let taken = streams
             .take(room, self.transport.opener())
             .map_err(|error| SessionFailure::Violation(error.to_string()))?;
-        self.counters.messages_received += taken.messages;
         self.counters.message_bytes_received += taken.bytes;
         if taken.opened > 0
             && let Some(end_to_end) = self.transport.end_to_end_mut()
@@ -248,16 +248,15 @@ impl Session {
     pub(crate) fn take_early(&mut self, payload: &[u8]) -> Result<Option<u32>, SessionFailure> {
         let budget = self.memory_limit();
         let Some(streams) = &mut self.streams else { return Ok(None) };
-        let (taken, arrived) = streams
+        let taken = streams
             .incoming
             .take_early(payload, &mut streams.inbox, budget)
             .map_err(|error| SessionFailure::Violation(error.to_string()))?;
         let counters = &mut self.counters;
         counters.early_messages = counters.early_messages.saturating_add(taken.messages);
-        counters.messages_received = counters.messages_received.saturating_add(taken.messages);
         counters.message_bytes_received =
             counters.message_bytes_received.saturating_add(taken.bytes);
-        Ok(Some(arrived))
+        Ok(Some(taken.delivered))
     }
 
     /// Marks early messages (a bit mask) that another connection has already delivered.

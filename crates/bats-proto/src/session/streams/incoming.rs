@@ -122,7 +122,7 @@ pub(in crate::session) struct FlowEnd {
 /// Result of taking symbols.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::session) struct Taken {
-    pub(in crate::session) messages: u64,
+    /// Bytes of the messages that became complete.
     pub(in crate::session) bytes: u64,
     /// Polluted symbols or blocks.
     pub(in crate::session) polluted: u64,
@@ -130,6 +130,15 @@ pub(in crate::session) struct Taken {
     pub(in crate::session) attributable: Option<u64>,
     /// Authenticated symbols or blocks.
     pub(in crate::session) opened: u64,
+}
+
+/// Result of taking early data.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::session) struct TakenEarly {
+    pub(in crate::session) messages: u64,
+    pub(in crate::session) bytes: u64,
+    /// The early messages delivered so far, as a bit mask by message number.
+    pub(in crate::session) delivered: u32,
 }
 
 impl Incoming {
@@ -179,7 +188,6 @@ impl Incoming {
         let (mut polluted, mut attributable, mut authentic) = (0, None, 0);
         let mut taken = Taken::default();
         let mut add = |inbox: &mut Inbox, message: Bytes| {
-            taken.messages += 1;
             taken.bytes += message.len() as u64;
             inbox.push(message);
         };
@@ -260,8 +268,7 @@ impl Incoming {
         Ok(taken)
     }
 
-    /// Takes a payload of early data: message frames as in a symbol. Returns also the early
-    /// messages delivered so far, as a bit mask by message number.
+    /// Takes a payload of early data: message frames as in a symbol.
     ///
     /// # Errors
     ///
@@ -277,7 +284,7 @@ impl Incoming {
         payload: &[u8],
         inbox: &mut Inbox,
         budget: usize,
-    ) -> Result<(Taken, u32), SessionError> {
+    ) -> Result<TakenEarly, SessionError> {
         let Self::Timely(timely) = self else { return Err(SessionError::Sequence) };
         let mut reader = Reader::new(payload);
         while let Some(frame) =
@@ -289,7 +296,7 @@ impl Incoming {
             }
         }
         timely.assembly.feed(payload)?;
-        let mut taken = Taken::default();
+        let mut taken = TakenEarly::default();
         while let Some(message) = timely.assembly.pop() {
             taken.messages = taken.messages.saturating_add(1);
             taken.bytes = taken.bytes.saturating_add(message.len() as u64);
@@ -300,7 +307,8 @@ impl Incoming {
         }
         let ids = 0..MAX_EARLY_MESSAGES as u32;
         let arrived = ids.filter(|&id| timely.assembly.has_delivered(u64::from(id)));
-        Ok((taken, arrived.fold(0, |all, id| all | 1 << id)))
+        taken.delivered = arrived.fold(0, |all, id| all | 1 << id);
+        Ok(taken)
     }
 
     /// Marks messages (a bit mask) that another connection has already delivered.
@@ -491,7 +499,6 @@ impl Incoming {
             Self::Reliable { .. } | Self::Rateless { .. } => ResidualStats::default(),
             Self::Timely(timely) => ResidualStats {
                 messages_lost: timely.assembly.lost() + timely.overflowed,
-                messages_overflowed: timely.overflowed,
                 ..timely.flow.residual()
             },
         }
