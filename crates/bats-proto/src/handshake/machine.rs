@@ -2,7 +2,6 @@
 
 mod key_discard;
 mod resumption;
-mod retry;
 
 use core::net::SocketAddr;
 use core::time::Duration;
@@ -11,12 +10,18 @@ use bats_types::Timestamp;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::early::{EarlyReceiver, EarlySender, SharedReplayLedger, lock};
+use super::connection_ids::ConnectionIds;
+use super::early::{EarlySender, lock};
+use super::early_data::EarlyData;
 use super::first::{ServerCrypto, StartInfo};
-use super::level::Level;
+use super::initial_token::InitialToken;
+use super::levels::Levels;
+use super::one_rtt::OneRtt;
 use super::packet::{self, PacketHeader};
-use super::timers::{DUPLICATE_AFTER, RetransmitTimers};
-use crate::config::{ClientConfig, Security, TransportConfig};
+use super::retransmit_schedule::RetransmitSchedule;
+use super::rtt_echo::RttEcho;
+use super::timers::RetransmitTimers;
+use crate::config::{ClientConfig, Security};
 use crate::crypto::{ClientTls, CryptoError, Keys, PacketKey, PskSecrets, Session};
 use crate::crypto::{InitialSecrets, SALT_LEN, SymbolKeys, TAG_LEN, initial_keys};
 use crate::error::{CloseReason, ConnectError};
@@ -26,8 +31,6 @@ use crate::wire::long_header::{
 use crate::wire::parameters::TransportParameters;
 use crate::wire::varint::{Reader, Writer};
 
-/// Least interval between retransmissions.
-const MIN_INTERVAL: Duration = Duration::from_millis(20);
 /// Bytes of a handshake datagram: every path must support this size.
 const DATAGRAM: usize = MIN_INITIAL_DATAGRAM;
 
@@ -78,48 +81,20 @@ pub struct Handshake {
     security: Security,
     session: Session,
     rng: ChaCha8Rng,
-    levels: [Level; 2],
-    local_cid: [u8; CID_LEN],
-    original: [u8; ORIGINAL_CID_LEN],
-    peer_cid: Option<[u8; CID_LEN]>,
-    /// In PSK mode a client's begins with the proof, and a server's is the salt of its keys.
-    token: Vec<u8>,
-    /// PSK mode, client: the server's salt, once one of its packets is authentic.
-    salt: Option<[u8; SALT_LEN]>,
-    retried: bool,
-    /// Set for a client in PSK mode.
-    psk: Option<Box<PskSecrets>>,
+    levels: Levels,
+    one_rtt: OneRtt,
+    ids: ConnectionIds,
+    token: InitialToken,
+    /// The peer's address is validated.
     validated: bool,
     peer: Option<TransportParameters>,
-    one_rtt: Option<Keys>,
-    /// Further TLS data is sent in CRYPTO frames of 1-RTT packets.
-    has_one_rtt: bool,
     confirmed: bool,
     /// TLS is complete and the peer's parameters are known. Never reset.
     completed: bool,
-    started: Timestamp,
-    /// When the last authentic datagram arrived.
-    heard: Timestamp,
-    next_send: Option<Timestamp>,
-    timers: RetransmitTimers,
-    interval: Duration,
-    /// The current flight has not been sent twice yet.
-    duplicate_pending: bool,
-    last_sent: Timestamp,
-    /// The peer's newest timestamp and when it arrived.
-    stamp: Option<(u64, Timestamp)>,
-    rtt: Option<Duration>,
     failed: bool,
-    /// TLS data after the handshake: received, and to send.
-    post_handshake: Level,
-    post_handshake_data: Vec<u8>,
-    /// Client: early data, if it resumes a session that allows it.
-    early: Option<Box<EarlySender>>,
-    /// Server: the replay ledger of all clients, if early data is enabled.
-    ledger: Option<SharedReplayLedger>,
-    early_data: Option<Box<EarlyReceiver>>,
-    /// Client: early messages that the server has received, as a bit mask.
-    early_arrived: u32,
+    schedule: RetransmitSchedule,
+    echo: RttEcho,
+    early: EarlyData,
 }
 
 impl Handshake {
@@ -150,18 +125,15 @@ impl Handshake {
             InitialSecrets { psk: psk_secrets, destination: &original, source: &local_cid, salt };
         let initial = initial_keys(security, &secrets, true);
         secrets.log_client();
-        let mut handshake =
-            Self::new(now, true, security, session, rng, local_cid, original, (None, initial));
-        if let Some(psk) = psk {
-            handshake.token = psk.proof(&original, &local_cid).to_vec();
-            handshake.psk = Some(Box::new(psk));
-        }
+        let ids = ConnectionIds::new(local_cid, original, None);
+        let token = InitialToken::client(psk, &ids);
+        let mut handshake = Self::new(now, true, security, session, rng, (ids, token), initial);
         handshake.drive_session(now).map_err(|e| ConnectError::Configuration(e.to_string()))?;
-        handshake.early = handshake.session.early_keys().and_then(|keys| {
+        handshake.early = EarlyData::client(handshake.session.early_keys().and_then(|keys| {
             let remembered = TransportParameters::decode(handshake.session.peer_parameters()?)?;
-            EarlySender::new(keys, remembered).map(Box::new)
-        });
-        handshake.next_send = Some(now);
+            EarlySender::new(keys, remembered)
+        }));
+        handshake.schedule.send_now(now);
         Ok(handshake)
     }
 
@@ -200,79 +172,49 @@ impl Handshake {
         let initial = initial_keys(security, &secrets, false);
         secrets.log_client();
         secrets.log_server();
-        let mut handshake = Self::new(
-            now,
-            false,
-            security,
-            session,
-            rng,
-            local_cid,
-            start.destination,
-            (Some(start.source), initial),
-        );
+        let token = match crypto.requires_psk() {
+            true => InitialToken::server(salt),
+            false => InitialToken::default(),
+        };
+        let ids = ConnectionIds::new(local_cid, start.destination, Some(start.source));
+        let mut handshake = Self::new(now, false, security, session, rng, (ids, token), initial);
         handshake.validated = start.validated;
-        if crypto.requires_psk() {
-            handshake.token = salt.to_vec();
-        }
-        handshake.ledger = ledger;
+        handshake.early = EarlyData::server(ledger);
         Ok(handshake)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "private, both sides call it once")]
     fn new(
         now: Timestamp,
         is_client: bool,
         security: Security,
         session: Session,
         rng: ChaCha8Rng,
-        local_cid: [u8; CID_LEN],
-        original: [u8; ORIGINAL_CID_LEN],
-        (peer_cid, initial): (Option<[u8; CID_LEN]>, Option<Keys>),
+        (ids, token): (ConnectionIds, InitialToken),
+        initial: Option<Keys>,
     ) -> Self {
-        let initial = Level::initial(initial);
-        let timers = RetransmitTimers::of(&TransportConfig::default());
         Self {
             is_client,
             security,
             session,
             rng,
-            levels: [initial, Level::handshake()],
-            local_cid,
-            original,
-            peer_cid,
-            token: Vec::new(),
-            salt: None,
-            retried: false,
-            psk: None,
+            levels: Levels::new(initial),
+            one_rtt: OneRtt::new(),
+            ids,
+            token,
             validated: false,
             peer: None,
-            one_rtt: None,
-            has_one_rtt: false,
             confirmed: false,
             completed: false,
-            started: now,
-            heard: now,
-            next_send: None,
-            timers,
-            interval: timers.initial,
-            duplicate_pending: true,
-            last_sent: Timestamp::ZERO,
-            stamp: None,
-            rtt: None,
             failed: false,
-            post_handshake: Level::post_handshake(),
-            post_handshake_data: Vec::new(),
-            early: None,
-            ledger: None,
-            early_data: None,
-            early_arrived: 0,
+            schedule: RetransmitSchedule::new(now),
+            echo: RttEcho::new(now),
+            early: EarlyData::default(),
         }
     }
 
     /// Sets the retransmission timers, before anything has been sent.
     pub fn set_timers(&mut self, timers: RetransmitTimers) {
-        self.timers = timers;
-        self.interval = timers.initial;
+        self.schedule.set_timers(timers);
     }
 
     /// Whether TLS is complete at this end and the peer's transport parameters are known.
@@ -288,7 +230,7 @@ impl Handshake {
 
     /// Takes the 1-RTT keys, once.
     pub fn take_one_rtt_keys(&mut self) -> Option<Keys> {
-        self.one_rtt.take()
+        self.one_rtt.take_keys()
     }
 
     /// 1-RTT keys of the next key phase: (to seal, to open).
@@ -308,7 +250,7 @@ impl Handshake {
 
     /// The connection ID that the peer chose for itself.
     pub fn peer_cid(&self) -> Option<[u8; CID_LEN]> {
-        self.peer_cid
+        self.ids.peer()
     }
 
     /// SHA-256 fingerprint of the peer's certificate.
@@ -318,12 +260,12 @@ impl Handshake {
 
     /// Minimum RTT from echoed timestamps.
     pub fn rtt_sample(&self) -> Option<Duration> {
-        self.rtt
+        self.echo.rtt()
     }
 
     /// Frees unused memory.
     pub fn trim(&mut self) {
-        self.levels.iter_mut().for_each(Level::trim);
+        self.levels.trim();
     }
 
     /// Whether the handshake timeout has passed.
@@ -334,10 +276,8 @@ impl Handshake {
     /// When the handshake fails unless it is complete.
     fn fails_at(&self) -> Timestamp {
         // Early data has stricter limits: servers remember first flights for 25 s only (ADR 0013).
-        match self.is_client || self.early_data.is_some() {
-            true => self.started + self.timers.timeout,
-            false => self.timers.server_deadline(self.started, self.heard),
-        }
+        let is_strict = self.is_client || self.early.is_decided();
+        self.schedule.deadline(!is_strict)
     }
 
     /// Takes a datagram of packets with long headers; returns whether any was authentic. Others are
@@ -371,22 +311,24 @@ impl Handshake {
             let (kind, number_at, packet_len) = (header.kind, header.number_at, header.packet_len);
             let source: Option<[u8; CID_LEN]> = header.source.try_into().ok();
             if kind == LongKind::Retry {
-                let from_first = header.source == self.original;
-                if self.may_retry(from_first) {
-                    let token = header.token.to_vec();
-                    self.on_retry(now, &token);
+                // Only from a sender that has seen the first flight, and before any other answer.
+                let is_first_answer = self.is_client
+                    && self.ids.peer().is_none()
+                    && header.source == self.ids.original();
+                if is_first_answer && self.token.on_retry(header.token, &self.ids) {
+                    self.rewind();
+                    self.schedule.send_now(now);
                 }
                 return Ok(false);
             }
             let salt: Option<[u8; SALT_LEN]> = header.token.try_into().ok();
             let Some((packet, others)) = rest.split_at_mut_checked(packet_len) else { break };
             if kind == LongKind::Early {
-                let early = self.early_data.as_mut();
-                authentic |= early.is_some_and(|early| early.receive(packet, number_at));
+                authentic |= self.early.receive(packet, number_at);
             } else if let Some(payload) = self.open((kind, salt), packet, number_at) {
                 authentic = true;
-                if self.is_client && self.peer_cid.is_none() {
-                    self.peer_cid = source;
+                if self.is_client {
+                    self.ids.on_authentic_source(source);
                 }
                 if kind == LongKind::Handshake {
                     self.validated = true;
@@ -399,7 +341,7 @@ impl Handshake {
             rest = others;
         }
         if authentic {
-            self.heard = now;
+            self.schedule.on_authentic(now);
         }
         self.confirm_server();
         self.answer(now);
@@ -415,8 +357,10 @@ impl Handshake {
     fn on_version_negotiation(&mut self, to: &[u8], offered: &[u8]) -> Result<(), HandshakeError> {
         let ours = VERSION.to_be_bytes();
         // A server in PSK mode never sends version negotiation, so an attacker sent it.
-        let is_unanswered =
-            self.is_client && self.psk.is_none() && self.peer_cid.is_none() && to == self.local_cid;
+        let is_unanswered = self.is_client
+            && !self.token.has_psk()
+            && self.ids.peer().is_none()
+            && to == self.ids.local();
         if is_unanswered && offered.chunks_exact(4).all(|version| version != ours) {
             self.failed = true;
             return Err(HandshakeError::Version);
@@ -426,11 +370,9 @@ impl Handshake {
 
     /// Begins another transmission round of all unacknowledged data.
     fn rewind(&mut self) {
-        self.levels.iter_mut().for_each(Level::rewind);
-        if self.levels[1].keys.is_none()
-            && let Some(early) = &mut self.early
-        {
-            early.rewind();
+        self.levels.rewind();
+        if !self.levels.has_handshake_keys() {
+            self.early.rewind();
         }
     }
 
@@ -446,26 +388,13 @@ impl Handshake {
         packet: &mut [u8],
         number_at: usize,
     ) -> Option<Vec<u8>> {
-        let keys = self.levels.get_mut(kind as usize)?.keys.as_mut()?;
-        let Some(psk) = self.psk.as_deref().filter(|_| kind == LongKind::Initial) else {
-            return packet::open(packet, &keys.remote, number_at);
-        };
-        let salt = salt?;
-        if self.salt.is_some() {
-            return packet::open(packet, &keys.remote, number_at)
-                .filter(|_| self.salt == Some(salt));
+        let keys = self.levels.of(kind)?.keys.as_mut()?;
+        if kind == LongKind::Initial {
+            let client = (self.security, &self.ids);
+            self.token.open(packet, number_at, salt, keys, client)
+        } else {
+            packet::open(packet, &keys.remote, number_at)
         }
-        let secrets = InitialSecrets {
-            psk: Some(psk),
-            destination: &self.original,
-            source: &self.local_cid,
-            salt: &salt,
-        };
-        let servers = initial_keys(self.security, &secrets, true)?.remote;
-        let payload = packet::open(packet, &servers, number_at)?;
-        secrets.log_server();
-        (keys.remote, self.salt) = (servers, Some(salt));
-        Some(payload)
     }
 
     #[deny(
@@ -480,7 +409,7 @@ impl Handshake {
         kind: LongKind,
         payload: &[u8],
     ) -> Result<(), HandshakeError> {
-        let Some(level) = self.levels.get_mut(kind as usize) else { return Ok(()) };
+        let Some(level) = self.levels.of(kind) else { return Ok(()) };
         let mut reader = Reader::new(payload);
         while let Some(frame) = reader.u8() {
             let parsed = (|| {
@@ -496,27 +425,23 @@ impl Handshake {
                         level.ack_pending = true;
                         if level.received() == before {
                             // The peer retransmits, so it may have missed our data.
-                            let since = now.saturating_since(self.last_sent);
-                            if since >= self.timers.initial && level.has_unacknowledged() {
+                            if self.schedule.may_rewind(now) && level.has_unacknowledged() {
                                 level.rewind();
                             }
                         }
                     }
                     ACKNOWLEDGED => level.on_acknowledged(reader.varint()?),
-                    STAMP => self.stamp = Some((reader.varint()?, now)),
+                    STAMP => self.echo.on_stamp(now, reader.varint()?),
                     ECHO => {
                         let sent = Timestamp::from_micros(reader.varint()?);
                         let held = Duration::from_micros(reader.varint()?);
-                        let rtt = now.saturating_since(sent).saturating_sub(held);
-                        if sent >= self.started && sent <= now && rtt > Duration::ZERO {
-                            self.rtt = Some(self.rtt.map_or(rtt, |old| old.min(rtt)));
-                        }
+                        self.echo.on_echo(now, sent, held);
                     }
                     EARLY_ARRIVED => {
                         let arrived = reader.u32()?;
                         // Everyone knows the Initial keys.
                         if kind == LongKind::Handshake && self.is_client {
-                            self.early_arrived |= arrived;
+                            self.early.on_acknowledged(arrived);
                         }
                     }
                     CLOSE => {
@@ -543,32 +468,21 @@ impl Handshake {
         if self.confirmed {
             return;
         }
-        let has_unsent_data = self.levels.iter().any(Level::has_unsent);
-        let ack_due = self.levels.iter().any(|level| level.ack_pending && level.keys.is_some());
-        if has_unsent_data {
-            self.interval = self.base_interval();
-            self.duplicate_pending = true;
-            self.next_send = Some(now);
-        } else if ack_due && !self.is_complete() {
+        if self.levels.has_unsent() {
+            self.schedule.begin_flight(now, self.echo.rtt());
+        } else if self.levels.is_ack_due() && !self.is_complete() {
             // An answer is sent anyway: send the duplicate with it.
-            if core::mem::take(&mut self.duplicate_pending) {
+            if self.schedule.take_duplicate() {
                 self.rewind();
             }
-            self.interval = self.base_interval();
-            self.next_send = Some(now);
+            self.schedule.answer(now, self.echo.rtt());
         }
-    }
-
-    fn base_interval(&self) -> Duration {
-        let first = self.timers.initial;
-        // A measured RTT overrides the assumed one.
-        self.rtt.map_or(first, |rtt| (rtt + rtt / 4).max(first.min(MIN_INTERVAL)))
     }
 
     /// When to call [`Handshake::handle_timeout`] or [`Handshake::poll_datagram`].
     pub fn next_timeout(&self) -> Option<Timestamp> {
         let fails_at = (!self.is_complete()).then(|| self.fails_at());
-        match (self.next_send, fails_at) {
+        match (self.schedule.next_send(), fails_at) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
@@ -576,22 +490,21 @@ impl Handshake {
 
     /// Begins a retransmission if it is due.
     pub fn handle_timeout(&mut self, now: Timestamp) {
-        if self.next_send.is_none_or(|at| at > now) || self.levels.iter().any(Level::has_unsent) {
+        if !self.schedule.is_due(now) || self.levels.has_unsent() {
             return;
         }
-        self.duplicate_pending = false;
+        self.schedule.take_duplicate();
         self.rewind();
-        if self.is_client && !self.levels.iter().any(Level::has_unsent) {
+        if self.is_client && !self.levels.has_unsent() {
             // The server has everything but sends nothing: it may have reached its
             // anti-amplification limit (RFC 9002, section 6.2.2.1).
-            let level = usize::from(self.levels[1].keys.is_some());
-            self.levels[level].ack_pending = true;
+            self.levels.current().ack_pending = true;
         }
     }
 
     /// Whether the peer may still lack data of this end.
     fn is_waiting(&self) -> bool {
-        let unanswered = self.levels.iter().any(Level::has_unacknowledged);
+        let unanswered = self.levels.has_unacknowledged();
         if self.is_client { !self.confirmed } else { !self.is_complete() && unanswered }
     }
 
@@ -603,13 +516,12 @@ impl Handshake {
         out: &mut [u8],
         allowance: usize,
     ) -> Option<usize> {
-        if self.failed || self.next_send.is_none_or(|at| at > now) {
+        if self.failed || !self.schedule.is_due(now) {
             return None;
         }
         // A poll before the timer was handled must find the due retransmission. Otherwise peers
         // that retransmit at the same moments would never answer each other.
-        let ack_due = self.levels.iter().any(|level| level.ack_pending && level.keys.is_some());
-        if !ack_due && !self.has_early() {
+        if !self.levels.is_ack_due() && !self.has_early() {
             self.handle_timeout(now);
         }
         let limit = out.len().min(allowance).min(DATAGRAM);
@@ -625,14 +537,9 @@ impl Handshake {
         if let Some(written) = self.write_early(now, &mut out[len..limit]) {
             len += written;
         }
-        let more = self.levels.iter().any(Level::has_unsent) || self.has_early();
+        let more = self.levels.has_unsent() || self.has_early();
         if len == 0 || !more {
-            let wait = if self.duplicate_pending { DUPLICATE_AFTER } else { self.interval };
-            self.next_send = self.is_waiting().then(|| now + wait);
-            if !self.duplicate_pending {
-                let max_interval = self.timers.max.max(self.base_interval());
-                self.interval = (self.interval * 2).min(max_interval);
-            }
+            self.schedule.on_flight_sent(now, self.is_waiting(), self.echo.rtt());
         }
         if len == 0 {
             return None;
@@ -642,17 +549,16 @@ impl Handshake {
             out[len..DATAGRAM].fill(0);
             len = DATAGRAM;
         }
-        self.last_sent = now;
+        self.schedule.on_sent(now);
         Some(len)
     }
 
     fn write_packet(&mut self, now: Timestamp, kind: LongKind, out: &mut [u8]) -> Option<usize> {
         /// Header without token, packet number, tag, and frames other than CRYPTO data.
         const OVERHEAD: usize = 64 + 4 + TAG_LEN + 40;
-        let index = kind as usize;
-        let token = if kind == LongKind::Initial { self.token.as_slice() } else { &[] };
+        let token = self.token.of(kind);
         let room = out.len().checked_sub(OVERHEAD + token.len())?;
-        let level = &mut self.levels[index];
+        let level = self.levels.of(kind)?;
         let keys = level.keys.as_ref()?;
         if room < 32 || !(level.has_unsent() || level.ack_pending) {
             return None;
@@ -665,16 +571,16 @@ impl Handshake {
         }
         writer.u8(STAMP)?;
         writer.varint(now.as_micros())?;
-        if let Some((stamp, at)) = self.stamp {
+        if let Some((stamp, held)) = self.echo.echo(now) {
             writer.u8(ECHO)?;
             writer.varint(stamp)?;
-            writer.varint((now - at).as_micros() as u64)?;
+            writer.varint(held.as_micros() as u64)?;
         }
         if kind == LongKind::Handshake
-            && let Some(early) = self.early_data.as_ref().filter(|early| early.arrived > 0)
+            && let Some(arrived) = self.early.arrived()
         {
             writer.u8(EARLY_ARRIVED)?;
-            writer.u32(early.arrived)?;
+            writer.u32(arrived)?;
         }
         let mut sent = 0;
         if let Some((offset, data)) = level.next_part(writer.remaining().saturating_sub(12)) {
@@ -686,11 +592,8 @@ impl Handshake {
         }
         let payload_len = writer.written();
         let grease = self.rng.next_u32() as u8;
-        let destination: &[u8] = match &self.peer_cid {
-            Some(cid) => cid,
-            None => &self.original,
-        };
-        let head = PacketHeader { kind, destination, source: &self.local_cid, token, grease };
+        let (destination, source) = (self.ids.destination(), self.ids.local());
+        let head = PacketHeader { kind, destination, source, token, grease };
         let packet_len =
             packet::seal(out, &keys.local, &head, level.next_pn, &payload[..payload_len])?;
         level.next_pn += 1;
@@ -704,20 +607,16 @@ impl Handshake {
 
     /// Writes a datagram with a CLOSE frame that says why the handshake fails.
     pub fn write_close(&mut self, text: &str, out: &mut Vec<u8>) {
-        let kind =
-            if self.levels[1].keys.is_some() { LongKind::Handshake } else { LongKind::Initial };
+        let kind = self.levels.current_kind();
         let mut frame = vec![CLOSE, text.len().min(63) as u8];
         frame.extend_from_slice(&text.as_bytes()[..text.len().min(63)]);
-        let level = &mut self.levels[kind as usize];
+        let level = self.levels.current();
         let Some(keys) = &level.keys else { return };
-        let destination: &[u8] = match &self.peer_cid {
-            Some(cid) => cid,
-            None => &self.original,
-        };
+        let (destination, source) = (self.ids.destination(), self.ids.local());
+        let token = self.token.of(kind);
         out.clear();
-        out.resize(256 + self.token.len(), 0);
-        let token = if kind == LongKind::Initial { self.token.as_slice() } else { &[] };
-        let head = PacketHeader { kind, destination, source: &self.local_cid, token, grease: 0 };
+        out.resize(256 + token.len(), 0);
+        let head = PacketHeader { kind, destination, source, token, grease: 0 };
         let len = packet::seal(out, &keys.local, &head, level.next_pn, &frame).unwrap_or(0);
         out.truncate(len);
         level.next_pn += 1;

@@ -6,14 +6,21 @@
 //! (`docs/adr/0002-retransmit-handshake-flights-early.md`). Echoed timestamps give an RTT sample
 //! even for retransmitted flights.
 
+mod connection_ids;
 mod early;
+mod early_data;
 mod first;
+mod initial_token;
 #[cfg(test)]
 mod key_discard_tests;
 mod level;
+mod levels;
 mod machine;
+mod one_rtt;
 mod packet;
 mod replay_ledger;
+mod retransmit_schedule;
+mod rtt_echo;
 #[cfg(test)]
 mod session_release_tests;
 mod timers;

@@ -18,11 +18,9 @@ impl Handshake {
             return;
         }
         self.confirmed = true;
-        self.next_send = None;
-        for level in &mut self.levels {
-            level.discard();
-        }
-        (self.token, self.psk) = (Vec::new(), None);
+        self.schedule.stop();
+        self.levels.discard();
+        self.token.discard();
     }
 
     /// Client: whether the server has yet to say that it accepts this end's certificate, or that it
@@ -47,7 +45,7 @@ impl Handshake {
     /// 4.9.1).
     pub(super) fn on_handshake_packet(&mut self) {
         if !self.is_client {
-            self.levels[0].discard();
+            self.levels.discard_initial();
         }
     }
 
@@ -55,29 +53,25 @@ impl Handshake {
     /// 4.9.1).
     pub(super) fn on_handshake_packet_sent(&mut self) {
         if self.is_client {
-            self.levels[0].discard();
+            self.levels.discard_initial();
         }
-    }
-
-    /// The level whose data TLS reads now; `None` once TLS is complete.
-    fn reading_level(&self) -> Option<usize> {
-        (!self.session.is_done()).then(|| usize::from(self.levels[1].keys.is_some()))
     }
 
     /// Lets the TLS session read and write as far as possible.
     pub(super) fn drive_session(&mut self, now: Timestamp) -> Result<(), HandshakeError> {
         loop {
             self.write_session(now);
-            let Some(index) = self.reading_level() else { break };
+            if self.session.is_done() {
+                break;
+            }
             // One message at a time: the next one may belong to the next level.
             let session = &self.session;
-            let next = self.levels[index].take_in_order(|data| session.next_message(data));
+            let next = self.levels.current().take_in_order(|data| session.next_message(data));
             let Some(data) = next else { break };
             self.session.read(now, &data).inspect_err(|_| self.failed = true)?;
         }
         // TLS needs nothing more from the levels below the one that it reads now.
-        let reading = self.reading_level().unwrap_or(self.levels.len());
-        self.levels[..reading].iter_mut().for_each(|level| level.close());
+        self.levels.close_read(self.session.is_done());
         self.read_parameters()?;
         self.completed = self.session.is_done() && self.peer.is_some() && !self.failed;
         Ok(())
@@ -88,21 +82,17 @@ impl Handshake {
         loop {
             let mut data = Vec::new();
             let new_keys = self.session.write(&mut data);
-            if self.has_one_rtt {
-                self.post_handshake_data.extend_from_slice(&data);
+            if self.one_rtt.is_installed() {
+                self.one_rtt.send(&data);
             } else {
-                let level = usize::from(self.levels[1].keys.is_some());
-                self.levels[level].send(&data);
+                self.levels.current().send(&data);
             }
             match new_keys {
                 Some(NewKeys::Handshake(keys)) => {
-                    self.levels[1].keys = Some(keys);
+                    self.levels.set_handshake_keys(keys);
                     self.decide_early(now);
                 }
-                Some(NewKeys::OneRtt(keys)) => {
-                    self.one_rtt = Some(keys);
-                    self.has_one_rtt = true;
-                }
+                Some(NewKeys::OneRtt(keys)) => self.one_rtt.install(keys),
                 None if data.is_empty() => break,
                 None => {}
             }
@@ -118,12 +108,13 @@ impl Handshake {
             && let Some(bytes) = self.session.peer_parameters()
         {
             let peer = TransportParameters::decode(bytes).ok_or(HandshakeError::Parameters)?;
-            let first_matches = !self.is_client || peer.original_destination == Some(self.original);
+            let original = Some(*self.ids.original());
+            let first_matches = !self.is_client || peer.original_destination == original;
             if !first_matches {
                 self.failed = true;
                 return Err(HandshakeError::Parameters);
             }
-            self.peer_cid = Some(peer.connection_id);
+            self.ids.set_peer(peer.connection_id);
             self.peer = Some(peer);
         }
         Ok(())

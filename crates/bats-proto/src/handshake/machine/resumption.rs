@@ -13,37 +13,27 @@ use bats_types::Timestamp;
 use bytes::Bytes;
 use rand::Rng;
 
-use super::super::early::{EarlyReceiver, ExpiringMessage};
+use super::super::early::ExpiringMessage;
 use super::Handshake;
-use crate::crypto::fingerprint;
 
 impl Handshake {
     /// Takes TLS data after the handshake. Only a client that resumes sessions reads it, until it
     /// has the session tickets that it requested. Other data is discarded (RFC 9000, section 7.5),
     /// so that a peer can neither cause work nor fill memory with it.
     pub fn read_post_handshake(&mut self, now: Timestamp, offset: u64, data: &[u8]) {
-        let session = &mut self.session;
-        let is_read = self.completed && session.awaits_tickets();
-        if !is_read || !self.post_handshake.receive(offset, data) {
-            return;
-        }
-        while session.awaits_tickets()
-            && let Some(message) =
-                self.post_handshake.take_in_order(|data| session.next_message(data))
-        {
-            // A session that has failed awaits no tickets.
-            let _failed = session.read(now, &message);
+        if self.completed {
+            self.one_rtt.read(now, &mut self.session, offset, data);
         }
     }
 
     /// TLS data that this end sends after the handshake, from offset 0, until the peer has it.
     pub fn post_handshake_data(&self) -> &[u8] {
-        &self.post_handshake_data
+        self.one_rtt.outgoing()
     }
 
     /// The peer has acknowledged all TLS data after the handshake.
     pub fn on_post_handshake_acknowledged(&mut self) {
-        self.post_handshake_data = Vec::new();
+        self.one_rtt.on_acknowledged();
     }
 
     /// Frees the TLS session if the handshake is confirmed and nothing more is needed from it: its
@@ -53,7 +43,7 @@ impl Handshake {
     pub fn release_session(&mut self, is_idle: bool) {
         if self.confirmed && (is_idle || !self.session.awaits_tickets()) {
             self.session.release();
-            self.post_handshake.discard();
+            self.one_rtt.close_read();
         }
     }
 
@@ -69,12 +59,11 @@ impl Handshake {
         message: Bytes,
         expires: Timestamp,
     ) -> Result<(), Bytes> {
-        if self.levels[1].keys.is_some() {
+        if self.levels.has_handshake_keys() {
             return Err(message);
         }
-        let Some(early) = &mut self.early else { return Err(message) };
-        early.push(message, expires)?;
-        self.next_send = Some(now);
+        self.early.push(message, expires)?;
+        self.schedule.send_now(now);
         Ok(())
     }
 
@@ -88,60 +77,44 @@ impl Handshake {
     pub(crate) fn finish_early(
         &mut self,
     ) -> Result<Option<(Vec<ExpiringMessage>, usize)>, &'static str> {
-        let Some(early) = self.early.take() else { return Ok(None) };
-        let accepted = self.session.is_early_accepted();
-        if accepted
-            && self.peer.as_ref().is_some_and(|advertised| !early.limits_kept_by(advertised))
-        {
-            return Err("early data accepted with smaller limits than those of the session");
-        }
-        let messages = early.messages().to_vec();
-        let arrived = if accepted { self.early_arrived.trailing_ones() as usize } else { 0 };
-        let arrived = arrived.min(messages.len());
-        Ok(Some((messages, arrived)))
+        self.early.finish(self.session.is_early_accepted(), self.peer.as_ref())
     }
 
     /// Server: whether the client's early data is accepted.
     pub(crate) fn takes_early(&self) -> bool {
-        self.early_data.as_ref().is_some_and(|early| early.accepts_data())
+        self.early.accepts_data()
     }
 
     /// Server: takes received early data that may be delivered.
     pub(crate) fn take_early(&mut self) -> Vec<Vec<u8>> {
-        self.early_data.as_mut().map(|early| early.take()).unwrap_or_default()
+        self.early.take()
     }
 
     /// Server: records early messages (a bit mask) as delivered.
     pub(crate) fn record_early(&mut self, arrived: u32) {
-        if let Some(early) = &mut self.early_data {
-            early.record(arrived);
-        }
+        self.early.record(arrived);
     }
 
     /// Server, when the handshake is complete: stops accepting early data. Returns the messages (a
     /// bit mask) that replays of this first flight have delivered.
     pub(crate) fn close_early(&mut self) -> u32 {
-        self.early_data.as_mut().map_or(0, |early| early.finish())
+        self.early.close()
     }
 
     /// Server: early packets refused because of the limit.
     pub(crate) fn early_refused(&self) -> u64 {
-        self.early_data.as_ref().map_or(0, |early| early.refused)
+        self.early.refused()
     }
 
     /// Server: TLS has read the ClientHello and decided about early data.
     pub(super) fn decide_early(&mut self, now: Timestamp) {
-        if let (Some(ledger), Some(hello)) = (&self.ledger, self.levels[0].first_message()) {
-            let keys = self.session.early_keys();
-            let early = EarlyReceiver::new(now, ledger.clone(), fingerprint(hello), keys);
-            self.early_data = Some(Box::new(early));
-        }
+        self.early.decide(now, self.levels.first_message(), || self.session.early_keys());
     }
 
     /// Client: whether early data should be sent now, that is, before the server has answered.
     pub(super) fn has_early(&self) -> bool {
-        let answered = self.levels[1].keys.is_some();
-        !answered && self.early.as_ref().is_some_and(|early| early.has_unsent())
+        let answered = self.levels.has_handshake_keys();
+        !answered && self.early.has_unsent()
     }
 
     pub(super) fn write_early(&mut self, now: Timestamp, out: &mut [u8]) -> Option<usize> {
@@ -149,10 +122,11 @@ impl Handshake {
             return None;
         }
         let grease = self.rng.next_u32() as u8;
-        let destination: &[u8] = match &self.peer_cid {
-            Some(cid) => cid,
-            None => &self.original,
-        };
-        self.early.as_mut()?.write(now, out, destination, &self.local_cid, grease)
+        self.early.write(now, out, &self.ids, grease)
+    }
+    /// Client: whether packets that arrive before their keys may be buffered. In PSK mode only
+    /// after the server has answered, so that unauthenticated peers cause no memory use.
+    pub(crate) fn may_buffer_early_packets(&self) -> bool {
+        !self.token.has_psk() || self.ids.peer().is_some()
     }
 }
