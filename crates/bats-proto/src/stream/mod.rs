@@ -4,8 +4,12 @@
 //! neither sockets nor TLS, so it also runs over a QUIC stream. [`TlsStream`] runs it inside TLS
 //! 1.3, for TCP.
 
+mod activity;
 mod frame;
 mod frame_budget;
+mod frame_parser;
+mod incoming;
+mod outgoing;
 mod partial;
 mod records;
 mod session;

@@ -1,41 +1,19 @@
 //! Messages in both directions over one reliable, ordered byte stream.
 
-use core::time::Duration;
-use std::collections::VecDeque;
-
 use bats_types::{STUCK_TIMER, Timestamp};
 use bytes::Bytes;
+use core::time::Duration;
 
-use super::frame::{self, Control, HEADER_LEN, Hello, Kind, MAX_PART, MESSAGE_COST, Receipt, cost};
-use super::frame_budget::{self, FrameBudget};
-use super::partial::Partial;
+use super::activity::ActivityTimers;
+use super::frame::{Control, Hello, Kind, Receipt};
+use super::frame_budget::FrameBudget;
+use super::frame_parser::{FrameParser, Parsed};
+use super::incoming::Incoming;
+use super::outgoing::Outgoing;
 use crate::config::{PeerLimits, TransportConfig};
 use crate::error::{CloseReason, SendError};
 use crate::event::Event;
-use crate::session::Inbox;
-use crate::session::{max_message, receive_budget};
 use crate::stats::ConnectionStats;
-
-/// Maximum number of queued bytes before a message is refused. The stream below has a window of its
-/// own, so a longer queue would only add delay.
-const MAX_SEND_QUEUE: u64 = 4 << 20;
-/// Bytes of an incomplete message after which the receiver sends a receipt.
-const RECEIPT_INTERVAL: u64 = 1 << 20;
-/// Least credit in addition to the longest message: what is released without a receipt must not stop that message.
-const SPARE_CREDIT: usize = 64 << 10;
-
-/// State of the frame parser.
-#[derive(Debug)]
-enum Expect {
-    Header { bytes: [u8; HEADER_LEN], have: usize },
-    Message { left: usize, is_last: bool },
-    Control { kind: u8, len: usize, bytes: Vec<u8> },
-    Skip { left: usize },
-}
-
-impl Expect {
-    const START: Self = Self::Header { bytes: [0; HEADER_LEN], have: 0 };
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -55,116 +33,48 @@ struct PendingEvents {
     closed: Option<CloseReason>,
 }
 
-/// Send state.
-#[derive(Debug, Default)]
-struct Outgoing {
-    queue: VecDeque<Bytes>,
-    /// Cost of the queued messages, without the sent bytes of the first one.
-    queued: u64,
-    /// Bytes of the first message that were sent.
-    offset: usize,
-    /// Number of messages accepted, plus one for the end mark.
-    units: u64,
-    units_sent: u64,
-    bytes_sent: u64,
-    /// Credit used.
-    credit_used: u64,
-    is_finished: bool,
-    finish_sent: bool,
-    send_blocked: bool,
-    /// The last receipt of the peer.
-    receipt: Receipt,
-}
-
-/// Receive state.
-#[derive(Debug, Default)]
-struct Incoming {
-    partial: Partial,
-    inbox: Inbox,
-    /// Cost of the data received.
-    credit_used: u64,
-    /// Cost of the messages that the application received.
-    credit_released: u64,
-    units: u64,
-    bytes: u64,
-    /// The last receipt sent.
-    last_receipt: Receipt,
-    is_finished: bool,
-}
-
 /// One end of a connection. Plaintext goes into [`receive`](Self::receive) and comes out of
 /// [`transmit`](Self::transmit). Time and messages work as in [`Endpoint`](crate::Endpoint).
 #[derive(Debug)]
 pub struct Session {
     is_client: bool,
-    max_message: usize,
-    /// Credit of the peer when the application has taken all.
-    window: u64,
-    send_budget: u64,
-    idle_timeout: Duration,
-    keep_alive: Option<Duration>,
     /// Bits that the layer above sends to its peer.
     application: u8,
     state: State,
     peer: Hello,
-    expect: Expect,
+    parser: FrameParser,
     /// Limits frames that bring neither content nor progress.
     frame_budget: FrameBudget,
     outgoing: Outgoing,
     incoming: Incoming,
+    timers: ActivityTimers,
     pending: PendingEvents,
     hello_due: bool,
     ping_due: bool,
     pong_due: bool,
-    receipt_due: bool,
     close_frame: Option<Control>,
-    handshake_deadline: Timestamp,
-    last_received_at: Timestamp,
-    last_sent_at: Timestamp,
-    last_ping_at: Timestamp,
     established: Option<Timestamp>,
-    messages_sent: u64,
-    message_bytes_sent: u64,
-    messages_received: u64,
-    message_bytes_received: u64,
 }
 
 impl Session {
     /// Creates one end; the client is the end that started the connection.
     pub fn new(now: Timestamp, is_client: bool, config: &TransportConfig) -> Self {
-        let window = window(config) as u64;
-        let mut incoming = Incoming::default();
-        incoming.last_receipt.credit = window;
         Self {
             is_client,
-            max_message: max_message(config),
-            window,
-            send_budget: MAX_SEND_QUEUE.min(config.send_budget as u64),
-            idle_timeout: config.idle_timeout,
-            keep_alive: config.keep_alive_interval(),
-            state: State::Handshake,
             application: config.application,
+            state: State::Handshake,
             peer: Hello { max_message: 0, credit: 0, idle_ms: 0, application: 0 },
-            expect: Expect::START,
+            parser: FrameParser::new(),
             frame_budget: FrameBudget::new(now),
-            outgoing: Outgoing::default(),
-            incoming,
+            outgoing: Outgoing::new(config),
+            incoming: Incoming::new(config),
+            timers: ActivityTimers::new(now, config),
             pending: PendingEvents::default(),
             hello_due: true,
             ping_due: false,
             pong_due: false,
-            receipt_due: false,
             close_frame: None,
-            // Both Hello frames must arrive before this time.
-            handshake_deadline: now + config.handshake_timeout.min(config.idle_timeout),
-            last_received_at: now,
-            last_sent_at: now,
-            last_ping_at: now,
             established: None,
-            messages_sent: 0,
-            message_bytes_sent: 0,
-            messages_received: 0,
-            message_bytes_received: 0,
         }
     }
 
@@ -175,7 +85,7 @@ impl Session {
 
     /// Idle time-out of the connection: the smaller one of both ends.
     pub fn idle_timeout(&self) -> Duration {
-        self.idle_timeout
+        self.timers.idle_timeout()
     }
 
     /// Limits that the peer announced in its Hello; `None` before that.
@@ -219,20 +129,10 @@ impl Session {
     /// Latest time for the next call of [`handle_timeout`](Self::handle_timeout).
     pub fn next_timeout(&self) -> Option<Timestamp> {
         match self.state {
-            State::Handshake => Some(self.handshake_deadline),
+            State::Handshake => Some(self.timers.handshake_deadline()),
             State::Open => {
-                let mut next = self.last_received_at + self.idle_timeout;
-                if let Some(interval) = self.keep_alive {
-                    next = next.min(self.last_sent_at.max(self.last_ping_at) + interval);
-                }
-                if self.has_outstanding() {
-                    next = next
-                        .min(self.last_received_at.max(self.last_ping_at) + self.idle_timeout / 3);
-                }
-                if self.has_unreported() {
-                    next = next.min(self.last_sent_at + self.idle_timeout / 4);
-                }
-                Some(next)
+                let outstanding = self.outgoing.has_outstanding();
+                Some(self.timers.next(outstanding, self.incoming.has_unreported()))
             }
             State::Closed => None,
         }
@@ -241,43 +141,26 @@ impl Session {
     /// Handles the time-outs that are due, see [`next_timeout`](Self::next_timeout).
     pub fn handle_timeout(&mut self, now: Timestamp) {
         match self.state {
-            State::Handshake if now >= self.handshake_deadline => {
+            State::Handshake if now >= self.timers.handshake_deadline() => {
                 self.end(CloseReason::HandshakeTimeout);
             }
-            State::Open if now >= self.last_received_at + self.idle_timeout => {
-                self.end(CloseReason::IdleTimeout(self.idle_timeout));
+            State::Open if self.timers.is_idle(now) => {
+                self.end(CloseReason::IdleTimeout(self.timers.idle_timeout()));
             }
             State::Open => {
-                let last_activity = self.last_sent_at.max(self.last_ping_at);
-                let keep = self.keep_alive.is_some_and(|interval| now >= last_activity + interval);
-                let unresponsive = self.has_outstanding()
-                    && now >= self.last_received_at.max(self.last_ping_at) + self.idle_timeout / 3;
-                if keep || unresponsive {
-                    self.ping_due = true;
-                    self.last_ping_at = now;
-                }
-                if self.has_unreported() && now >= self.last_sent_at + self.idle_timeout / 4 {
-                    self.receipt_due = true;
+                // Only while something is unacknowledged does a silent peer matter.
+                self.ping_due |= self.timers.take_ping(now, self.outgoing.has_outstanding());
+                if self.incoming.has_unreported() && self.timers.is_receipt_due(now) {
+                    self.incoming.schedule_receipt();
                 }
             }
             _ => {}
         }
     }
 
-    /// Whether data or the end mark is unacknowledged. Only then a silent peer matters.
-    fn has_outstanding(&self) -> bool {
-        self.outgoing.receipt.units < self.outgoing.units
-    }
-
-    /// Whether part of a message has arrived that no receipt covers. A receipt that is already
-    /// scheduled needs no timer.
-    fn has_unreported(&self) -> bool {
-        self.incoming.last_receipt.bytes != self.incoming.bytes && !self.receipt_due
-    }
-
     /// Restarts the idle time-out after activity of the peer outside of this stream.
     pub fn on_peer_activity(&mut self, now: Timestamp) {
-        self.last_received_at = self.last_received_at.max(now);
+        self.timers.on_peer_activity(now);
     }
 
     /// Reports that the stream ended or failed, which says nothing about the peer's intent.
@@ -301,9 +184,8 @@ impl Session {
     pub fn end(&mut self, reason: CloseReason) {
         if self.state != State::Closed {
             self.state = State::Closed;
-            self.outgoing.queue.clear();
-            self.outgoing.queued = 0;
-            self.incoming.partial = Partial::default();
+            self.outgoing.clear();
+            self.incoming.drop_partial();
             self.pending.closed = Some(reason);
         }
     }
@@ -331,27 +213,11 @@ impl Session {
         if self.state == State::Closed {
             return Err(SendError::Closed);
         }
-        let outgoing = &mut self.outgoing;
-        if outgoing.is_finished {
-            return Err(SendError::Finished);
-        }
         let limit = match self.state {
             State::Open => usize::try_from(self.peer.max_message).unwrap_or(usize::MAX),
-            _ => self.max_message,
+            _ => self.incoming.max_message(),
         };
-        if message.len() > limit {
-            return Err(SendError::TooLarge { size: message.len(), limit });
-        }
-        let cost = cost(message.len(), true);
-        if outgoing.queued > 0 && outgoing.queued + cost > self.send_budget {
-            outgoing.send_blocked = true;
-            return Err(SendError::Blocked(message));
-        }
-        outgoing.queued += cost;
-        outgoing.units += 1;
-        self.messages_sent += 1;
-        self.message_bytes_sent += message.len() as u64;
-        outgoing.queue.push_back(message);
+        self.outgoing.send(message, limit)?;
         self.pending.acknowledged = false;
         Ok(())
     }
@@ -365,59 +231,44 @@ impl Session {
         if self.state == State::Closed {
             return Err(SendError::Closed);
         }
-        if self.outgoing.is_finished {
-            return Err(SendError::Finished);
-        }
-        self.outgoing.is_finished = true;
-        self.outgoing.units += 1;
+        self.outgoing.finish()?;
         self.pending.acknowledged = false;
         Ok(())
     }
 
     /// The next message in order.
     pub fn recv(&mut self) -> Option<Bytes> {
-        let incoming = &mut self.incoming;
-        let message = incoming.inbox.pop()?;
-        incoming.credit_released += cost(message.len(), true);
-        let unreported = incoming.credit_released + self.window - incoming.last_receipt.credit;
-        let left = incoming.last_receipt.credit.saturating_sub(incoming.credit_used);
-        // Send credit in a frame of its own once it is a quarter of the window, or as soon as the peer may take it for
-        // progress if it has little left: it may wait in the middle of a message.
-        if unreported >= self.window / 4
-            || unreported >= frame_budget::LONG as u64 && left < self.window / 4
-        {
-            self.receipt_due = true;
-        }
-        Some(message)
+        self.incoming.pop()
     }
 
     /// Whether the peer has finished and the application has received every message.
     pub fn is_finished(&self) -> bool {
-        self.incoming.is_finished && self.incoming.inbox.is_empty()
+        self.incoming.is_finished()
     }
 
     /// Whether the peer has received everything that was sent.
     pub fn is_all_acknowledged(&self) -> bool {
-        !self.has_outstanding()
+        !self.outgoing.has_outstanding()
     }
 
     /// Bytes received that the application has not taken.
     pub fn receive_buffer_bytes(&self) -> usize {
-        self.incoming.inbox.bytes_held() + self.incoming.partial.len()
+        self.incoming.bytes_held()
     }
 
     /// Statistics of this layer: messages and buffers.
     pub fn stats(&self, now: Timestamp) -> ConnectionStats {
-        let unconfirmed = self.outgoing.bytes_sent.saturating_sub(self.outgoing.receipt.bytes);
+        let (messages_sent, message_bytes_sent) = self.outgoing.accepted();
+        let (messages_received, message_bytes_received) = self.incoming.received();
         ConnectionStats {
             time: now,
             established: self.established,
             controller_state: "kernel",
-            messages_sent: self.messages_sent,
-            message_bytes_sent: self.message_bytes_sent,
-            messages_received: self.messages_received,
-            message_bytes_received: self.message_bytes_received,
-            send_buffer_bytes: self.outgoing.queued + unconfirmed,
+            messages_sent,
+            message_bytes_sent,
+            messages_received,
+            message_bytes_received,
+            send_buffer_bytes: self.outgoing.bytes_held(),
             receive_buffer_bytes: self.receive_buffer_bytes() as u64,
             ..ConnectionStats::default()
         }
@@ -428,9 +279,9 @@ impl Session {
         let before = out.len();
         if self.hello_due && self.close_frame.is_none() && self.state != State::Closed {
             self.hello_due = false;
-            let idle_ms = u64::try_from(self.idle_timeout.as_millis()).unwrap_or(u64::MAX);
-            let max_message = self.max_message as u64;
-            let credit = self.window;
+            let idle_ms = u64::try_from(self.timers.idle_timeout().as_millis()).unwrap_or(u64::MAX);
+            let max_message = self.incoming.max_message() as u64;
+            let credit = self.incoming.window();
             let hello = Hello { max_message, credit, idle_ms, application: self.application };
             Control::Hello(hello).encode(out);
         }
@@ -443,8 +294,13 @@ impl Session {
                 if core::mem::take(&mut self.ping_due) {
                     Control::Ping.encode(out);
                 }
-                self.transmit_receipt(out);
-                self.transmit_messages(out, limit);
+                if let Some(receipt) = self.incoming.take_receipt() {
+                    // A message that waits for credit may continue with as much as there is now.
+                    self.frame_budget.on_progress();
+                    Control::Receipt(receipt).encode(out);
+                }
+                self.outgoing.transmit(out, limit);
+                self.pending.writable |= self.outgoing.take_writable();
             }
             State::Closed => {
                 if let Some(close_frame) = self.close_frame.take() {
@@ -453,62 +309,7 @@ impl Session {
             }
         }
         if out.len() > before {
-            self.last_sent_at = now;
-        }
-    }
-
-    fn transmit_receipt(&mut self, out: &mut Vec<u8>) {
-        let incoming = &mut self.incoming;
-        let last_receipt = incoming.last_receipt;
-        let is_due = core::mem::take(&mut self.receipt_due)
-            || incoming.units != last_receipt.units
-            || incoming.bytes - last_receipt.bytes >= RECEIPT_INTERVAL;
-        if is_due {
-            let credit = incoming.credit_released + self.window;
-            incoming.last_receipt =
-                Receipt { units: incoming.units, bytes: incoming.bytes, credit };
-            // A message that waits for credit may continue with as much as there is now.
-            self.frame_budget.on_progress();
-            Control::Receipt(incoming.last_receipt).encode(out);
-        }
-    }
-
-    fn transmit_messages(&mut self, out: &mut Vec<u8>, limit: usize) {
-        let outgoing = &mut self.outgoing;
-        while out.len() < limit
-            && let Some(message) = outgoing.queue.front()
-        {
-            let left = message.len() - outgoing.offset;
-            let credit = outgoing.receipt.credit.saturating_sub(outgoing.credit_used);
-            let is_last = left <= MAX_PART && cost(left, true) <= credit;
-            let len = if is_last {
-                left
-            } else {
-                left.min(MAX_PART).min(usize::try_from(credit).unwrap_or(usize::MAX))
-            };
-            if len == 0 && !is_last {
-                break;
-            }
-            frame::put_part(out, &message[outgoing.offset..outgoing.offset + len], is_last);
-            let cost = cost(len, is_last);
-            outgoing.credit_used += cost;
-            outgoing.queued -= cost;
-            outgoing.bytes_sent += len as u64;
-            outgoing.offset += len;
-            if is_last {
-                outgoing.queue.pop_front();
-                outgoing.offset = 0;
-                outgoing.units_sent += 1;
-            }
-        }
-        if outgoing.queue.is_empty() && outgoing.is_finished && !outgoing.finish_sent {
-            outgoing.finish_sent = true;
-            outgoing.units_sent += 1;
-            Control::Finish.encode(out);
-        }
-        if outgoing.send_blocked && outgoing.queued <= self.send_budget / 4 * 3 {
-            outgoing.send_blocked = false;
-            self.pending.writable = true;
+            self.timers.on_sent(now);
         }
     }
 
@@ -521,50 +322,19 @@ impl Session {
     )]
     pub fn receive(&mut self, now: Timestamp, mut bytes: &[u8]) {
         if !bytes.is_empty() && self.state != State::Closed {
-            self.last_received_at = now;
+            self.timers.on_received(now);
         }
-        while !bytes.is_empty() && self.state != State::Closed {
-            match &mut self.expect {
-                Expect::Header { bytes: header, have } => {
-                    let missing = header.get_mut(*have..).unwrap_or_default();
-                    let (part, rest) = split_at_most(bytes, missing.len());
-                    missing.iter_mut().zip(part).for_each(|(to, from)| *to = *from);
-                    *have = have.saturating_add(part.len());
-                    bytes = rest;
-                    if *have == HEADER_LEN {
-                        let header = *header;
-                        self.on_header(now, header);
-                    }
-                }
-                Expect::Message { left, is_last } => {
-                    let (content, rest) = split_at_most(bytes, *left);
-                    bytes = rest;
-                    *left = left.saturating_sub(content.len());
-                    let left = *left;
-                    let is_last = *is_last && left == 0;
-                    if left == 0 {
-                        self.expect = Expect::START;
-                    }
+        while self.state != State::Closed {
+            match self.parser.next(&mut bytes) {
+                Ok(Some(Parsed::Header(kind, len))) => self.on_header(now, kind, len),
+                Ok(Some(Parsed::Content { content, left, is_last })) => {
                     self.on_content(content, left, is_last);
                 }
-                Expect::Control { kind, len, bytes: payload } => {
-                    let (more, rest) = split_at_most(bytes, len.saturating_sub(payload.len()));
-                    payload.extend_from_slice(more);
-                    bytes = rest;
-                    if payload.len() == *len {
-                        let (kind, payload) = (*kind, core::mem::take(payload));
-                        self.expect = Expect::START;
-                        self.on_control(now, kind, &payload);
-                    }
+                Ok(Some(Parsed::Control { kind, payload })) => {
+                    self.on_control(now, kind, &payload);
                 }
-                Expect::Skip { left } => {
-                    let (skipped, rest) = split_at_most(bytes, *left);
-                    *left = left.saturating_sub(skipped.len());
-                    bytes = rest;
-                    if *left == 0 {
-                        self.expect = Expect::START;
-                    }
-                }
+                Ok(None) => break,
+                Err(error) => self.violation(&error.to_string()),
             }
         }
     }
@@ -575,12 +345,7 @@ impl Session {
         clippy::indexing_slicing,
         clippy::arithmetic_side_effects
     )]
-    fn on_header(&mut self, now: Timestamp, header: [u8; HEADER_LEN]) {
-        let (kind, len) = match frame::decode_header(header) {
-            Ok(decoded) => decoded,
-            Err(error) => return self.violation(&error.to_string()),
-        };
-        self.expect = Expect::START;
+    fn on_header(&mut self, now: Timestamp, kind: Kind, len: usize) {
         if !matches!(kind, Kind::Last) && !self.frame_budget.allows(now, len) {
             return self.violation("too many short frames");
         }
@@ -588,19 +353,13 @@ impl Session {
             (Kind::Part | Kind::Last, _) if self.state != State::Open => {
                 self.violation("message before Hello");
             }
-            (Kind::Part | Kind::Last, _) if self.incoming.is_finished => {
+            (Kind::Part | Kind::Last, _) if self.incoming.has_end() => {
                 self.violation("message after the end mark");
             }
             // A frame without payload is complete at once.
             (Kind::Last, 0) => self.on_content(&[], 0, true),
             (Kind::Control(kind), 0) => self.on_control(now, kind, &[]),
-            (Kind::Unknown, 0) => {}
-            (Kind::Part, left) => self.expect = Expect::Message { left, is_last: false },
-            (Kind::Last, left) => self.expect = Expect::Message { left, is_last: true },
-            (Kind::Control(kind), len) => {
-                self.expect = Expect::Control { kind, len, bytes: Vec::new() };
-            }
-            (Kind::Unknown, left) => self.expect = Expect::Skip { left },
+            _ => {}
         }
     }
 
@@ -611,33 +370,14 @@ impl Session {
         clippy::arithmetic_side_effects
     )]
     fn on_content(&mut self, content: &[u8], left: usize, is_last: bool) {
-        let incoming = &mut self.incoming;
-        let cost = cost(content.len(), is_last);
-        incoming.credit_used = incoming.credit_used.saturating_add(cost);
-        if incoming.credit_used > incoming.last_receipt.credit {
-            return self.violation("more data than the credit allows");
-        }
-        if incoming.partial.len().saturating_add(content.len()) > self.max_message {
-            return self.violation("message longer than accepted");
-        }
-        incoming.bytes = incoming.bytes.saturating_add(content.len() as u64);
-        let message = match (is_last, incoming.partial.is_empty()) {
-            (true, true) => Bytes::copy_from_slice(content),
-            (_, _) => {
-                incoming.partial.push(content, left);
-                if !is_last {
-                    return;
-                }
-                incoming.partial.take()
+        match self.incoming.on_content(content, left, is_last) {
+            Ok(true) => {
+                self.frame_budget.on_progress();
+                self.pending.readable = true;
             }
-        };
-        incoming.units = incoming.units.saturating_add(1);
-        self.frame_budget.on_progress();
-        self.messages_received = self.messages_received.saturating_add(1);
-        let len = message.len() as u64;
-        self.message_bytes_received = self.message_bytes_received.saturating_add(len);
-        incoming.inbox.push(message);
-        self.pending.readable = true;
+            Ok(false) => {}
+            Err(rule) => self.violation(rule),
+        }
     }
 
     #[deny(
@@ -656,13 +396,11 @@ impl Session {
             (_, Control::Report { reason }) => self.end(CloseReason::ReportedByPeer(reason)),
             (State::Handshake, Control::Hello(hello)) => self.on_hello(now, hello),
             (State::Open, Control::Receipt(receipt)) => self.on_receipt(receipt),
-            (State::Open, Control::Finish) if !self.incoming.is_finished => {
-                if !self.incoming.partial.is_empty() {
-                    return self.violation("end mark within a message");
+            (State::Open, Control::Finish) if !self.incoming.has_end() => {
+                match self.incoming.on_end() {
+                    Ok(()) => self.pending.readable = true,
+                    Err(rule) => self.violation(rule),
                 }
-                self.incoming.is_finished = true;
-                self.incoming.units = self.incoming.units.saturating_add(1);
-                self.pending.readable = true;
             }
             (State::Open, Control::Ping) => self.pong_due = true,
             (State::Open, Control::Pong) => {}
@@ -673,58 +411,24 @@ impl Session {
     fn on_hello(&mut self, now: Timestamp, hello: Hello) {
         self.state = State::Open;
         self.peer = hello;
-        self.outgoing.receipt.credit = hello.credit;
-        self.idle_timeout = self.idle_timeout.min(Duration::from_millis(hello.idle_ms));
+        self.outgoing.set_credit(hello.credit);
+        self.timers.limit_idle_timeout(Duration::from_millis(hello.idle_ms));
         self.established = Some(now);
         self.pending.established = true;
     }
 
     fn on_receipt(&mut self, receipt: Receipt) {
-        let outgoing = &mut self.outgoing;
-        let before = outgoing.receipt;
-        if receipt.units > outgoing.units_sent || receipt.bytes > outgoing.bytes_sent {
-            return self.violation("receipt for data that was not sent");
-        }
-        if receipt.units < before.units
-            || receipt.bytes < before.bytes
-            || receipt.credit < before.credit
-        {
-            return self.violation("receipt that decreases a total");
-        }
-        // A correct peer sends credit alone in large steps.
-        let credit = receipt.credit.saturating_sub(before.credit);
-        if (receipt.units, receipt.bytes) != (before.units, before.bytes)
-            || credit >= frame_budget::LONG as u64
-        {
-            self.frame_budget.on_progress();
-        }
-        outgoing.receipt = receipt;
-        if receipt.units == outgoing.units && receipt.units > before.units {
-            self.pending.acknowledged = true;
+        match self.outgoing.on_receipt(receipt) {
+            Ok(acknowledged) => {
+                if acknowledged.is_progress {
+                    self.frame_budget.on_progress();
+                }
+                self.pending.acknowledged |= acknowledged.is_all;
+            }
+            Err(rule) => self.violation(rule),
         }
     }
 }
-
-/// Credit of a peer. While a message is completed, its bytes are there twice: with them, all is within the receive
-/// budget.
-fn window(config: &TransportConfig) -> usize {
-    let longest = max_message(config);
-    receive_budget(config).saturating_sub(longest).max(longest.saturating_add(SPARE_CREDIT))
-}
-
-/// The first `len` bytes, or all if there are fewer, and the rest.
-#[deny(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::arithmetic_side_effects
-)]
-fn split_at_most(bytes: &[u8], len: usize) -> (&[u8], &[u8]) {
-    bytes.split_at_checked(len).unwrap_or((bytes, &[]))
-}
-
-/// Every message must consume enough credit for its overhead in memory.
-const _: () = assert!(MESSAGE_COST as usize >= crate::session::MESSAGE_OVERHEAD);
 
 #[cfg(test)]
 #[path = "session_tests.rs"]

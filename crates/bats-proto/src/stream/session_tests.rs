@@ -6,6 +6,9 @@ use proptest::prelude::*;
 use proptest::test_runner::contextualize_config;
 
 use super::*;
+use crate::session::max_message;
+use crate::stream::frame::{self, HEADER_LEN, MAX_PART};
+use crate::stream::incoming::{SPARE_CREDIT, window};
 
 fn at(ms: u64) -> Timestamp {
     Timestamp::ZERO + Duration::from_millis(1_000 + ms)
@@ -113,8 +116,8 @@ fn unread_messages_block_only_their_direction_at_the_budget() {
         run(&mut pair, at(1));
     }
     let held = pair[1].stats(at(1)).receive_buffer_bytes;
-    assert!(held <= pair[1].window, "{held}");
-    assert!(held + 200_000 > pair[1].window, "{held}");
+    assert!(held <= pair[1].incoming.window(), "{held}");
+    assert!(held + 200_000 > pair[1].incoming.window(), "{held}");
     // The other direction, receipts and the end mark are not blocked.
     pair[1].send(Bytes::from_static(b"back")).unwrap();
     run(&mut pair, at(2));
@@ -167,12 +170,12 @@ fn empty_messages_consume_credit() {
     let mut pair = pair();
     for _ in 0..200_000 {
         let _ = pair[0].send(Bytes::new());
-        if pair[0].outgoing.queued > 100_000 {
+        if pair[0].outgoing.queued() > 100_000 {
             run(&mut pair, at(1));
         }
     }
     run(&mut pair, at(1));
-    assert!(pair[1].stats(at(1)).receive_buffer_bytes <= pair[1].window);
+    assert!(pair[1].stats(at(1)).receive_buffer_bytes <= pair[1].incoming.window());
 }
 
 #[test]
@@ -488,15 +491,14 @@ fn receipts_of_many_messages_are_not_limited() {
 #[test]
 fn parts_for_little_credit_are_not_limited() {
     let mut ends = pair_of(&config());
-    ends[1].window = 300;
-    ends[1].incoming.last_receipt.credit = 300;
+    ends[1].incoming.set_window(300);
     run(&mut ends, at(0));
     let [sender, receiver] = &mut ends;
     (0..3_000).for_each(|_| sender.send(vec![7; 200].into()).unwrap());
     let (mut short, mut waiting) = (0, Vec::new());
     for _ in 0..6_000 {
         sender.transmit(at(0), &mut waiting, 100_000);
-        short += u32::from(sender.outgoing.offset > 0);
+        short += u32::from(sender.outgoing.is_within_message());
         receiver.receive(at(0), &core::mem::take(&mut waiting));
         while receiver.recv().is_some() {}
         let mut receipts = Vec::new();
