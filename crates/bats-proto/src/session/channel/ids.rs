@@ -1,6 +1,9 @@
-//! Which channels of the peer have been seen.
+//! Numbers of channels, and which ones of the peer have been seen.
 
 use std::collections::BTreeMap;
+
+/// The channel of the messages.
+pub(super) const MESSAGES: u64 = 0;
 
 /// The indexes of the peer's channels that have been seen, as the ranges of those that have not.
 ///

@@ -7,6 +7,8 @@ pub const MAX_CHANNELS: u64 = 1 << 20;
 /// Memory of a channel with a byte that waits to be read, by the allocator's count: its entry in a
 /// tree with half-filled nodes, its buffer, and the note that it waits to be accepted.
 pub const CHANNEL_COST: usize = 448;
+/// Charged for each message besides its bytes, at both ends.
+pub const MESSAGE_CHARGE: u64 = 64;
 /// A channel may have this part of the session's free window unless it is set, so that several channels that are not
 /// read leave room for the others.
 pub(super) const CHANNEL_SHARE: u8 = 8;

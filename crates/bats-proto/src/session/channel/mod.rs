@@ -8,22 +8,33 @@
 //! channel that is not read does not hold up the others until the session's window is used up.
 
 mod error;
+mod grant;
 mod ids;
 mod limits;
+mod own_channels;
+mod peer_channels;
 mod receive;
+mod receive_window;
 mod schedule;
 mod send;
+mod send_window;
 #[cfg(test)]
 mod tests;
+mod turn_order;
 
 use std::collections::{BTreeMap, VecDeque};
 
 pub use error::{ChannelError, ChannelViolation};
-use ids::SeenIndexes;
-pub use limits::{CHANNEL_COST, ChannelLimits, MAX_CHANNELS};
+use grant::Grant;
+use ids::MESSAGES;
+pub use limits::{CHANNEL_COST, ChannelLimits, MAX_CHANNELS, MESSAGE_CHARGE};
+use own_channels::OwnChannels;
+use peer_channels::PeerChannels;
 use receive::{Order, ReceiveHalf, ReceiveState};
-use schedule::Schedule;
+use receive_window::ReceiveWindow;
 use send::{SendHalf, SendState};
+use send_window::SendWindow;
+use turn_order::TurnOrder;
 
 use crate::session::SessionError;
 use crate::wire::channel::ChannelFrame;
@@ -31,12 +42,8 @@ use crate::wire::message::{self, MessageFrame};
 use crate::wire::parameters::ChannelParameters;
 use crate::wire::varint::Reader;
 
-/// The channel of the messages.
-const MESSAGES: u64 = 0;
-/// Charged for each message besides its bytes, at both ends.
-pub const MESSAGE_CHARGE: u64 = 64;
-/// A session grants the peer more credit when it is this part of its window.
-const CREDIT_STEP: u64 = 8;
+/// The largest code that fits the wire.
+const MAX_CODE: u64 = (1 << 62) - 1;
 
 /// A channel of a session. The ends open channels independently: even numbers are the client's, odd
 /// ones the server's, and number 0 stands for the messages. Numbers are never used again.
@@ -102,41 +109,18 @@ struct Channel {
 /// The channels of one session.
 #[derive(Debug)]
 pub struct Channels {
-    is_server: bool,
     limits: ChannelLimits,
     peer: ChannelParameters,
     table: BTreeMap<u64, Channel>,
-
-    /// Channels that this end has opened, and how many it may open.
-    opened: u64,
-    open_limit: u64,
-    is_open_blocked: bool,
-    /// The peer's channels: those seen, how many are closed, and how many it may open.
-    seen: SeenIndexes,
-    closed: u64,
-    granted_channels: u64,
-    channels_due: bool,
-    unaccepted: VecDeque<u64>,
-    is_incoming_notified: bool,
-
-    /// Bytes of all channels: received, read or dropped, and the credit given.
-    received: u64,
-    consumed: u64,
-    granted: u64,
-    session_credit_due: bool,
-    /// Memory of parts behind gaps.
-    early: usize,
-    /// Charged bytes of messages that the application has taken, and the credit given.
-    messages_taken: u64,
-    granted_messages: u64,
-    message_credit_due: bool,
-
-    /// Bytes of all channels in symbols, the peer's credit for them, and bytes queued.
-    sent: u64,
-    send_credit: u64,
-    queued: usize,
+    own_channels: OwnChannels,
+    peer_channels: PeerChannels,
+    receive_window: ReceiveWindow,
+    send_window: SendWindow,
+    /// Credit for messages from the peer, and to the peer. What is given back are the charged bytes of
+    /// messages that the application has taken.
     message_credit: u64,
-    schedule: Schedule,
+    message_grant: Grant,
+    turns: TurnOrder,
     /// Channels with control frames.
     control: VecDeque<u64>,
     events: VecDeque<ChannelEvent>,
@@ -147,32 +131,16 @@ impl Channels {
     pub fn new(is_server: bool, limits: ChannelLimits, peer: ChannelParameters) -> Self {
         let own = limits.parameters();
         Self {
-            is_server,
             limits,
             peer,
             table: BTreeMap::new(),
-            opened: 0,
-            open_limit: peer.channels,
-            is_open_blocked: false,
-            seen: SeenIndexes::default(),
-            closed: 0,
-            granted_channels: own.channels,
-            channels_due: false,
-            unaccepted: VecDeque::new(),
-            is_incoming_notified: false,
-            received: 0,
-            consumed: 0,
-            granted: own.session_credit,
-            session_credit_due: false,
-            early: 0,
-            messages_taken: 0,
-            granted_messages: own.message_credit,
-            message_credit_due: false,
-            sent: 0,
-            send_credit: peer.session_credit,
-            queued: 0,
+            own_channels: OwnChannels::new(is_server, peer.channels),
+            peer_channels: PeerChannels::new(own.channels),
+            receive_window: ReceiveWindow::new(own.session_credit),
+            send_window: SendWindow::new(peer.session_credit),
             message_credit: peer.message_credit,
-            schedule: Schedule::default(),
+            message_grant: Grant::new(own.message_credit),
+            turns: TurnOrder::default(),
             control: VecDeque::new(),
             events: VecDeque::new(),
         }
@@ -181,9 +149,9 @@ impl Channels {
     /// The receive budget has grown.
     pub fn raise_limits(&mut self, limits: ChannelLimits) {
         let channels = self.limits.channels.max(limits.channels);
-        self.channels_due |= self.closed + channels > self.granted_channels;
+        self.peer_channels.grant().raise(channels);
         self.limits = ChannelLimits { channels, ..limits };
-        self.update_session_credit();
+        self.receive_window.grant().update(limits.session_window);
     }
 
     /// Number of open channels.
@@ -193,17 +161,17 @@ impl Channels {
 
     /// Bytes queued on all channels.
     pub fn queued_bytes(&self) -> usize {
-        self.queued
+        self.send_window.queued()
     }
 
     /// Bytes received and not read, and memory of parts behind gaps.
     pub fn bytes_held(&self) -> usize {
-        (self.received - self.consumed) as usize + self.early
+        self.receive_window.unread() as usize + self.receive_window.early()
     }
 
     /// Credit given for messages; see [`ChannelFrame::Credit`].
     pub fn granted_messages(&self) -> u64 {
-        self.granted_messages
+        self.message_grant.granted()
     }
 
     /// Credit for messages from the peer.
@@ -218,21 +186,14 @@ impl Channels {
 
     /// Opens a channel. The peer learns of it by the first byte, or by the end.
     pub fn open_channel(&mut self) -> Result<ChannelId, ChannelError> {
-        if self.opened >= self.open_limit.min(MAX_INDEX) {
-            self.is_open_blocked = true;
-            return Err(ChannelError::TooMany);
-        }
-        let id = self.opened * 2 + if self.is_server { 1 } else { 2 };
-        self.opened += 1;
+        let id = self.own_channels.open().ok_or(ChannelError::TooMany)?;
         self.insert(id);
         Ok(ChannelId(id))
     }
 
     /// The next channel that the peer has opened, in the order of arrival.
     pub fn accept_channel(&mut self) -> Option<ChannelId> {
-        let id = self.unaccepted.pop_front();
-        self.is_incoming_notified &= id.is_some();
-        id.map(ChannelId)
+        self.peer_channels.accept().map(ChannelId)
     }
 
     fn insert(&mut self, id: u64) {
@@ -243,7 +204,7 @@ impl Channels {
 
     /// Queues as many bytes as there is room for; returns their number.
     pub fn write(&mut self, id: ChannelId, data: &[u8]) -> Result<usize, ChannelError> {
-        let limit = self.limits.queue_limit(self.queued);
+        let limit = self.limits.queue_limit(self.send_window.queued());
         let channel = self.table.get_mut(&id.0).ok_or(ChannelError::Closed)?;
         if let Some(refusal) = channel.send.refusal() {
             return Err(refusal);
@@ -255,7 +216,7 @@ impl Channels {
         }
         if len > 0 {
             channel.send.push(&data[..len]);
-            self.queued += len;
+            self.send_window.queue(len);
             self.activate(id.0);
         }
         Ok(len)
@@ -263,7 +224,7 @@ impl Channels {
 
     /// Whether [`write`](Self::write) would queue at least a byte; else a writable event follows.
     pub fn check_room(&mut self, id: ChannelId) -> Result<(), ChannelError> {
-        let limit = self.limits.queue_limit(self.queued);
+        let limit = self.limits.queue_limit(self.send_window.queued());
         let channel = self.table.get_mut(&id.0).ok_or(ChannelError::Closed)?;
         if let Some(refusal) = channel.send.refusal() {
             return Err(refusal);
@@ -293,17 +254,17 @@ impl Channels {
 
     fn give_up(&mut self, id: u64, code: u64, state: SendState) {
         let Some(channel) = self.table.get_mut(&id) else { return };
-        self.queued -= channel.send.reset(code.min(MAX_CODE), state);
+        self.send_window.drop_queued(channel.send.reset(code.min(MAX_CODE), state));
         self.queue_control(id);
     }
 
     /// Reads no more: what has arrived and what follows is dropped.
     pub fn stop(&mut self, id: ChannelId, code: u64) {
         let Some(channel) = self.table.get_mut(&id.0) else { return };
-        self.early -= channel.receive.early_bytes();
-        self.consumed += channel.receive.stop(code.min(MAX_CODE));
+        self.receive_window.on_early_changed(channel.receive.early_bytes(), 0);
+        let dropped = channel.receive.stop(code.min(MAX_CODE));
+        self.give_back(dropped);
         self.queue_control(id.0);
-        self.update_session_credit();
         self.remove_if_done(id.0);
     }
 
@@ -357,24 +318,20 @@ impl Channels {
             return Err(ChannelError::Blocked);
         }
         let len = channel.receive.read(out);
-        self.consumed += len as u64;
+        self.give_back(len as u64);
         self.queue_control(id.0);
-        self.update_session_credit();
         Ok(Some(len))
     }
 
     /// The application has taken a message of this length.
     pub fn on_message_taken(&mut self, len: usize) {
-        self.messages_taken += len as u64 + MESSAGE_CHARGE;
-        let credit = self.messages_taken + self.limits.message_window;
-        let step = self.limits.message_window / CREDIT_STEP;
-        self.message_credit_due |= credit - self.granted_messages >= step.max(1);
+        let charged = len as u64 + MESSAGE_CHARGE;
+        self.message_grant.give_back(charged, self.limits.message_window);
     }
 
-    fn update_session_credit(&mut self) {
-        let credit = self.consumed + self.limits.session_window;
-        let step = self.limits.session_window / CREDIT_STEP;
-        self.session_credit_due |= credit.saturating_sub(self.granted) >= step.max(1);
+    /// So many bytes were read or dropped: the peer may send as many again.
+    fn give_back(&mut self, bytes: u64) {
+        self.receive_window.grant().give_back(bytes, self.limits.session_window);
     }
 
     /// The channel may have something to send.
@@ -383,13 +340,13 @@ impl Channels {
             && channel.send.is_sendable()
             && !core::mem::replace(&mut channel.send.is_active, true)
         {
-            self.schedule.push(id);
+            self.turns.push(id);
         }
     }
 
     /// Queues the channel if it has a control frame to send.
     fn queue_control(&mut self, id: u64) {
-        let unread = self.received - self.consumed;
+        let unread = self.receive_window.unread();
         if let Some(channel) = self.table.get_mut(&id)
             && let window = self.limits.channel_window(unread, channel.receive.share)
             && (channel.send.is_reset_due()
@@ -410,17 +367,9 @@ impl Channels {
             return;
         }
         self.table.remove(&id);
-        if !self.is_own(id) {
-            self.closed += 1;
-            let channels = self.closed + self.limits.channels;
-            let step = self.limits.channels / CREDIT_STEP;
-            self.channels_due |= channels - self.granted_channels >= step.max(1);
+        if !self.own_channels.is_own(id) {
+            self.peer_channels.grant().give_back(1, self.limits.channels);
         }
-    }
-
-    /// Whether this end opens channels with such numbers.
-    fn is_own(&self, id: u64) -> bool {
-        (id % 2 == 1) == self.is_server
     }
 
     /// The channel that a frame is for, opened if it is a new one of the peer; `None` if it is closed.
@@ -429,17 +378,13 @@ impl Channels {
             return Err(ChannelViolation::MessageChannel);
         }
         let index = (id - 1) / 2;
-        if self.is_own(id) {
-            if index >= self.opened {
+        if self.own_channels.is_own(id) {
+            if !self.own_channels.is_opened(index) {
                 return Err(ChannelViolation::NotOpened(id));
             }
-        } else if index >= self.granted_channels {
-            return Err(ChannelViolation::TooMany(id));
-        } else if !self.seen.contains(index) {
-            self.seen.insert(index);
+        } else if self.peer_channels.see(id, index)? {
             self.insert(id);
-            self.unaccepted.push_back(id);
-            if !core::mem::replace(&mut self.is_incoming_notified, true) {
+            if self.peer_channels.take_notification() {
                 self.events.push_back(ChannelEvent::Incoming);
             }
         }
@@ -448,7 +393,7 @@ impl Channels {
 
     /// Whether symbols may be handed up before missing ones.
     pub fn takes_early(&self) -> bool {
-        self.early <= self.limits.early_budget()
+        self.receive_window.early() <= self.limits.early_budget()
     }
 
     /// Takes the channel frames of a symbol that was decoded before a missing one. Returns whether it has others,
@@ -502,23 +447,13 @@ impl Channels {
                     self.activate(id);
                 }
             }
-            ChannelFrame::SessionCredit(bytes) => self.send_credit = self.send_credit.max(bytes),
+            ChannelFrame::SessionCredit(bytes) => self.send_window.on_credit(bytes),
             ChannelFrame::Channels(channels) => {
-                self.open_limit = self.open_limit.max(channels);
-                if self.opened < self.open_limit && core::mem::take(&mut self.is_open_blocked) {
+                if self.own_channels.on_limit(channels) {
                     self.events.push_back(ChannelEvent::Available);
                 }
             }
         }
-        Ok(())
-    }
-
-    /// Counts bytes that the peer has sent, within the session's credit.
-    fn charge(&mut self, id: u64, fresh: u64) -> Result<(), ChannelViolation> {
-        if fresh > self.granted - self.received {
-            return Err(ChannelViolation::BeyondCredit(id));
-        }
-        self.received += fresh;
         Ok(())
     }
 
@@ -532,11 +467,11 @@ impl Channels {
     ) -> Result<(), ChannelViolation> {
         let Some(channel) = self.find(id)? else { return Ok(()) };
         let fresh = channel.receive.fresh(id, offset + data.len() as u64, is_end)?;
-        self.charge(id, fresh)?;
+        self.receive_window.charge(id, fresh)?;
         let Some(channel) = self.table.get_mut(&id) else { return Ok(()) };
         let early = channel.receive.early_bytes();
         let dropped = channel.receive.on_data(id, offset, data, is_end, order)?;
-        self.early = self.early + channel.receive.early_bytes() - early;
+        self.receive_window.on_early_changed(early, channel.receive.early_bytes());
         self.on_received(id, dropped);
         Ok(())
     }
@@ -544,18 +479,17 @@ impl Channels {
     fn on_reset(&mut self, id: u64, code: u64, size: u64) -> Result<(), ChannelViolation> {
         let Some(channel) = self.find(id)? else { return Ok(()) };
         let fresh = channel.receive.fresh(id, size, true)?;
-        self.charge(id, fresh)?;
+        self.receive_window.charge(id, fresh)?;
         let Some(channel) = self.table.get_mut(&id) else { return Ok(()) };
         let early = channel.receive.early_bytes();
         let dropped = channel.receive.on_reset(code, size);
-        self.early = self.early + channel.receive.early_bytes() - early;
+        self.receive_window.on_early_changed(early, channel.receive.early_bytes());
         self.on_received(id, dropped);
         Ok(())
     }
 
     /// Notifies the application, and gives dropped bytes back.
     fn on_received(&mut self, id: u64, dropped: u64) {
-        self.consumed += dropped;
         if let Some(channel) = self.table.get_mut(&id)
             && channel.receive.is_readable()
             && !core::mem::replace(&mut channel.receive.is_notified, true)
@@ -563,13 +497,8 @@ impl Channels {
             self.events.push_back(ChannelEvent::Readable(ChannelId(id)));
         }
         if dropped > 0 {
-            self.update_session_credit();
+            self.give_back(dropped);
         }
         self.remove_if_done(id);
     }
 }
-
-/// Channels of one end in the life of a session: their numbers must fit the wire.
-const MAX_INDEX: u64 = 1 << 60;
-/// The largest code that fits the wire.
-const MAX_CODE: u64 = (1 << 62) - 1;

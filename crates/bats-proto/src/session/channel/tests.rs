@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use proptest::prelude::*;
 
+use super::grant::CREDIT_STEP;
 use super::*;
 use crate::session::{Reassembly, SendQueue};
 
@@ -276,8 +277,9 @@ proptest! {
             model.apply(&mut pair, step);
             for end in &pair.ends {
                 let window = end.limits.session_window;
-                prop_assert!(end.received - end.consumed <= window);
-                prop_assert!(end.consumed <= end.received && end.received <= end.granted);
+                let [consumed, received, granted] = end.receive_window.totals();
+                prop_assert!(received - consumed <= window);
+                prop_assert!(consumed <= received && received <= granted);
             }
         }
         // Both applications end everything and read to the end.
@@ -301,8 +303,9 @@ proptest! {
             }
         }
         for end in &pair.ends {
-            prop_assert_eq!((end.queued, end.early, end.control.len()), (0, 0, 0));
-            prop_assert_eq!(end.received, end.consumed);
+            let held = (end.send_window.queued(), end.receive_window.early(), end.control.len());
+            prop_assert_eq!(held, (0, 0, 0));
+            prop_assert_eq!(end.receive_window.unread(), 0);
             prop_assert_eq!(end.table.len(), 0);
         }
         prop_assert!([0, 1].iter().all(|&at| model.received[at] == model.messages[1 - at].len()));
@@ -329,9 +332,9 @@ proptest! {
                 break;
             }
             prop_assert!(end.table.len() <= 8);
-            prop_assert!(end.received - end.consumed <= limits.session_window);
+            prop_assert!(end.receive_window.unread() <= limits.session_window);
             let most = limits.early_budget() + 200 * 130;
-            prop_assert!(end.early <= most, "{} bytes early", end.early);
+            prop_assert!(end.receive_window.early() <= most, "{} bytes early", end.receive_window.early());
         }
     }
 }
@@ -414,7 +417,7 @@ fn a_stalled_reader_takes_its_window_only() {
         let mut out = vec![0; 200_000];
         read += pair.ends[1].read(ids[1], &mut out).unwrap_or(None).unwrap_or(0);
     }
-    assert_eq!(pair.ends[1].received - pair.ends[1].consumed, window);
+    assert_eq!(pair.ends[1].receive_window.unread(), window);
     assert!(read as u64 > 4 * window, "{read} bytes read");
     // Messages go on, too, and do not need the reader of a channel.
     pair.messages[0].push(Bytes::from_static(b"on"));
@@ -439,7 +442,7 @@ fn a_channel_may_get_a_larger_share_of_the_window() {
         pair.settle();
     }
     // The byte that was read is too little for more credit of the session.
-    assert_eq!(pair.ends[1].received - pair.ends[1].consumed, window - 1);
+    assert_eq!(pair.ends[1].receive_window.unread(), window - 1);
     assert_eq!(pair.ends[1].set_receive_share(ChannelId(88), 1), Err(ChannelError::Closed));
 }
 
@@ -503,11 +506,11 @@ fn only_channels_of_a_missing_symbol_wait() {
     let mut out = [0; 32];
     assert_eq!(pair.ends[1].read(ids[1], &mut out), Ok(Some(5)));
     assert_eq!(pair.ends[1].read(ids[0], &mut out), Err(ChannelError::Blocked));
-    assert!(pair.ends[1].early > 6);
+    assert!(pair.ends[1].receive_window.early() > 6);
     pair.take(0);
     pair.take(0);
     assert_eq!(pair.ends[1].read(ids[0], &mut out), Ok(Some(11)));
-    assert_eq!((&out[..11], pair.ends[1].early), (&b"firstsecond"[..], 0));
+    assert_eq!((&out[..11], pair.ends[1].receive_window.early()), (&b"firstsecond"[..], 0));
 }
 
 /// Numbers are never used again, and frames for closed channels have no effect.
@@ -515,9 +518,9 @@ fn only_channels_of_a_missing_symbol_wait() {
 fn closed_channels_are_forgotten_and_make_room() {
     let (mut pair, _) = opened(0, BUDGET);
     pair = Pair { ends: pair.ends, ..Pair::new(limits(2, BUDGET)) };
-    pair.ends[0].open_limit = 2;
+    pair.ends[0].own_channels.set_limit(2);
     pair.ends[1].limits.channels = 2;
-    pair.ends[1].granted_channels = 2;
+    pair.ends[1].peer_channels.grant().set_granted(2);
     let mut newest = 0;
     for _ in 0..100 {
         let id = pair.ends[0].open_channel().unwrap();
@@ -534,7 +537,7 @@ fn closed_channels_are_forgotten_and_make_room() {
         let late = ChannelFrame::Data { id: newest, offset: 50, data: &[1], end: false };
         assert_eq!(pair.ends[1].feed(late), Ok(()));
     }
-    assert!(pair.ends[1].seen.contains(99) && !pair.ends[1].seen.contains(100));
+    assert!(pair.ends[1].peer_channels.is_seen(99) && !pair.ends[1].peer_channels.is_seen(100));
 }
 
 /// A connection may begin with a small budget, which grows.
@@ -546,8 +549,8 @@ fn a_raised_budget_allows_more_channels_and_bytes() {
     pair.ends[1].raise_limits(large);
     pair.settle();
     assert_eq!(pair.ends[0].pop_event(), Some(ChannelEvent::Available));
-    assert_eq!(pair.ends[0].open_limit, 50);
-    assert_eq!(pair.ends[0].send_credit, large.session_window);
+    assert_eq!(pair.ends[0].own_channels.limit(), 50);
+    assert_eq!(pair.ends[0].send_window.credit(), large.session_window);
 }
 
 #[test]
@@ -583,7 +586,7 @@ fn violations_of_channels_have_a_reason() {
     }
     // All channels together have a credit, too.
     let mut end = Channels::new(true, limits, limits.parameters());
-    end.granted = 10;
+    end.receive_window.grant().set_granted(10);
     let reset = |id| ChannelFrame::Reset { id, code: 0, size: 6 };
     assert_eq!(end.feed(reset(2)), Ok(()));
     assert_eq!(end.feed(reset(4)), Err(ChannelViolation::BeyondCredit(4)));
@@ -593,7 +596,7 @@ fn violations_of_channels_have_a_reason() {
     assert_eq!(error, ChannelViolation::Unsupported.into());
     // Messages beyond their credit.
     let mut end = Channels::new(true, limits, limits.parameters());
-    end.granted_messages = 60;
+    end.message_grant.set_granted(60);
     reassembly.feed_with(&[1, 1, 1, 9], Some(&mut end), false).unwrap();
     let again = reassembly.feed_with(&[1, 1, 1, 9], Some(&mut end), false);
     assert_eq!(again, Err(SessionError::BeyondCredit));
@@ -614,7 +617,11 @@ fn parts_behind_gaps_are_bounded() {
         offset += 2;
     }
     let most = limits.early_budget();
-    assert!((most..most + 200).contains(&end.early), "{} bytes of {most}", end.early);
+    assert!(
+        (most..most + 200).contains(&end.receive_window.early()),
+        "{} bytes of {most}",
+        end.receive_window.early()
+    );
 }
 
 #[test]
@@ -633,7 +640,7 @@ fn channels_are_sendable_with_bytes_and_credit_or_a_control_frame() {
     assert!(pair.ends[0].is_sendable());
     pair.settle();
     // A channel without credit of the session waits, and its control frames do not.
-    pair.ends[0].send_credit = pair.ends[0].sent + 1;
+    pair.ends[0].send_window.set_room(1);
     pair.ends[0].write(ids[0], b"ab").unwrap();
     assert!(pair.ends[0].is_sendable() && pair.send(0, SYMBOL));
     assert!(!pair.ends[0].is_sendable() && !pair.send(0, SYMBOL));
@@ -669,10 +676,11 @@ fn credit_is_given_in_steps() {
             }
             assert_eq!(pair.ends[1].read(id, &mut vec![0; len]), Ok(Some(len)));
         }
-        assert_eq!(pair.ends[1].session_credit_due, is_due, "{len} bytes are read");
+        assert_eq!(pair.ends[1].receive_window.is_grant_due(), is_due, "{len} bytes are read");
         pair.settle();
         let credit = limits.session_window + if is_due { step } else { 0 };
-        assert_eq!((pair.ends[1].granted, pair.ends[0].send_credit), (credit, credit));
+        let granted = pair.ends[1].receive_window.grant().granted();
+        assert_eq!((granted, pair.ends[0].send_window.credit()), (credit, credit));
     }
     for (closed, is_due) in [(1, false), (2, true)] {
         let (mut pair, ids) = opened(16, BUDGET);
