@@ -94,7 +94,7 @@ pub fn tls_client(
     alpn: &[u8],
 ) -> Result<(ClientConfig, ServerName<'static>), ConnectError> {
     let name = name_of(server_name)?;
-    let mut tls = Template::new(config)?.tls;
+    let mut tls = Template::new(&config.trust, config.identity.as_ref())?.tls;
     let base = verification_time(&config.trust).unwrap_or_default();
     tls.time_provider = Arc::new(ExternalClock::new(base, Timestamp::ZERO));
     tls.alpn_protocols = vec![alpn.to_vec()];
@@ -181,8 +181,9 @@ impl ClientTls {
         let name = name_of(server_name)?;
         let base = verification_time(&config.trust).unwrap_or(resumption.unix_time);
         let clock = Arc::new(ExternalClock::new(base, now));
-        let trust_identity = TrustIdentity::of(config);
-        let template = resumption.store.template(trust_identity, config)?;
+        let (trust, identity) = (&config.trust, config.identity.as_ref());
+        let trust_identity = TrustIdentity::of(trust, identity);
+        let template = resumption.store.template(trust_identity, trust, identity)?;
         let store = Arc::new(ConnectionSessionStore::new(
             resumption.store.clone(),
             (trust_identity, template.clone()),

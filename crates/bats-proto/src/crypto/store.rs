@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 
 use super::clock::ExternalClock;
 use super::trust::{Template, TrustIdentity};
-use crate::config::ClientConfig;
+use crate::config::{Identity, PeerTrust};
 use crate::error::ConnectError;
 
 /// Limit of sessions per server: a server issues two per connection, and each is used once.
@@ -100,7 +100,8 @@ impl SessionStore {
     pub(super) fn template(
         &self,
         trust_identity: TrustIdentity,
-        config: &ClientConfig,
+        trust: &PeerTrust,
+        identity: Option<&Identity>,
     ) -> Result<Template, ConnectError> {
         let mut state = self.lock();
         if let Some(at) =
@@ -111,7 +112,7 @@ impl SessionStore {
             state.trust_identities.push_back(found);
             return Ok(template);
         }
-        let template = Template::new(config)?;
+        let template = Template::new(trust, identity)?;
         if state.trust_identities.len() == MAX_TRUST_IDENTITIES
             && let Some((oldest, _)) = state.trust_identities.pop_front()
         {

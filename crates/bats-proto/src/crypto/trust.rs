@@ -15,7 +15,7 @@ use rustls::{ClientConfig, RootCertStore, version::TLS13};
 use super::clock::ExternalClock;
 use super::fingerprint;
 use super::verifier::PinnedVerifier;
-use crate::config::{self, Identity, PeerTrust};
+use crate::config::{Identity, PeerTrust};
 use crate::error::ConnectError;
 
 pub(super) fn config_error(error: impl core::fmt::Display) -> ConnectError {
@@ -73,9 +73,12 @@ pub(super) fn verification_time(trust: &PeerTrust) -> Option<Duration> {
 }
 
 impl Template {
-    pub(super) fn new(config: &config::ClientConfig) -> Result<Self, ConnectError> {
+    pub(super) fn new(
+        trust: &PeerTrust,
+        identity: Option<&Identity>,
+    ) -> Result<Self, ConnectError> {
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let verifier: Arc<dyn ServerCertVerifier> = match &config.trust {
+        let verifier: Arc<dyn ServerCertVerifier> = match trust {
             PeerTrust::Authorities { certificates, .. } => {
                 let roots = Arc::new(roots(certificates)?);
                 WebPkiServerVerifier::builder_with_provider(roots, provider.clone())
@@ -96,7 +99,7 @@ impl Template {
             .map_err(config_error)?
             .dangerous()
             .with_custom_certificate_verifier(verifier.clone());
-        let mut tls = match &config.identity {
+        let mut tls = match identity {
             Some(identity) => {
                 let (chain, key) = certificate_and_key(identity);
                 builder.with_client_auth_cert(chain, key).map_err(config_error)?
@@ -113,13 +116,13 @@ impl Template {
 pub(super) struct TrustIdentity([u8; 32]);
 
 impl TrustIdentity {
-    pub(super) fn of(config: &config::ClientConfig) -> Self {
+    pub(super) fn of(trust: &PeerTrust, identity: Option<&Identity>) -> Self {
         let mut bytes = Vec::new();
         let mut put = |part: &[u8]| {
             bytes.extend_from_slice(&(part.len() as u64).to_be_bytes());
             bytes.extend_from_slice(part);
         };
-        match &config.trust {
+        match trust {
             PeerTrust::Authorities { certificates, .. } => {
                 put(b"authorities");
                 certificates.iter().for_each(|certificate| put(certificate));
@@ -130,7 +133,7 @@ impl TrustIdentity {
             }
             PeerTrust::DangerousAcceptAny => put(b"any"),
         }
-        if let Some(identity) = &config.identity {
+        if let Some(identity) = identity {
             put(b"identity");
             identity.certificate_chain.iter().for_each(|certificate| put(certificate));
             put(&identity.private_key);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use bats_types::Timestamp;
 
 use super::*;
-use crate::config::{Identity, PeerTrust, TransportConfig};
+use crate::config::{ClientConfig, TransportConfig};
 use crate::crypto::session_tests::{Peers, handshake_with};
 use crate::crypto::{fingerprint, generate_identity};
 
@@ -52,6 +52,12 @@ fn name() -> ServerName<'static> {
     ServerName::try_from("server").unwrap()
 }
 
+fn remembered(store: &SessionStore, config: &ClientConfig) -> (TrustIdentity, Template) {
+    let (trust, identity) = (&config.trust, config.identity.as_ref());
+    let trust_identity = TrustIdentity::of(trust, identity);
+    (trust_identity, store.template(trust_identity, trust, identity).unwrap())
+}
+
 /// The store as a connection to a server at this port uses it.
 fn connection(
     store: &SessionStore,
@@ -59,8 +65,7 @@ fn connection(
     port: u16,
     clock: Arc<ExternalClock>,
 ) -> ConnectionSessionStore {
-    let trust = TrustIdentity::of(config);
-    let template = store.template(trust, config).unwrap();
+    let (trust, template) = remembered(store, config);
     let server = SocketAddr::from(([10, 0, 0, 1], port));
     let trust = (trust, template);
     ConnectionSessionStore::new(store.clone(), trust, server, name(), b"test", clock)
@@ -124,7 +129,7 @@ fn sixteen_trust_configurations_are_remembered_the_most_recently_used_ones() {
         insert(&connection, values.next(number));
     }
     let is_same = |one: &Template, other: &Template| Arc::ptr_eq(&one.verifier, &other.verifier);
-    let template = |config| store.template(TrustIdentity::of(config), config).unwrap();
+    let template = |config| remembered(&store, config).1;
     let first = template(&known[0]);
     assert!(is_same(&first, &template(&known[0])));
     assert!(!is_same(&first, &template(&known[1])));
