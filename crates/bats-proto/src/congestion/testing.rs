@@ -46,6 +46,56 @@ struct InFlight {
 /// Size in bytes of all packets on [`Path`].
 pub(super) const PACKET: u64 = 1_200;
 
+/// State of the bottleneck of [`Path`].
+struct Queue {
+    /// When it has sent what it holds.
+    busy_until: Timestamp,
+    /// Bytes in the bucket of the policer, and when.
+    tokens: (f64, Timestamp),
+}
+
+impl Queue {
+    /// Whether a packet conforms to a policer with this rate and bucket.
+    fn conforms(&mut self, now: Timestamp, (rate, bucket): (f64, f64)) -> bool {
+        let (tokens, at) = self.tokens;
+        let tokens = (tokens + rate * (now - at).as_secs_f64()).min(bucket);
+        let is_conforming = tokens >= PACKET as f64;
+        self.tokens = (if is_conforming { tokens - PACKET as f64 } else { tokens }, now);
+        is_conforming
+    }
+
+    /// When a packet leaves the bottleneck of this rate; `None` if it is longer than `buffer` then.
+    fn push(&mut self, now: Timestamp, rate: f64, buffer: f64) -> Option<Timestamp> {
+        let bytes = PACKET as f64;
+        let backlog = (self.busy_until - now).as_secs_f64() * rate;
+        if backlog + bytes > buffer {
+            return None;
+        }
+        self.busy_until = self.busy_until.max(now) + Duration::from_secs_f64(bytes / rate);
+        Some(self.busy_until)
+    }
+}
+
+/// The RTT of the sender on [`Path`].
+struct RttEstimate {
+    min: Duration,
+    smoothed: Duration,
+}
+
+impl RttEstimate {
+    fn on_sample(&mut self, rtt: Duration) {
+        self.min = self.min.min(rtt);
+        self.smoothed = (self.smoothed * 7 + rtt) / 8;
+    }
+}
+
+/// The probe timeout of the sender on [`Path`].
+struct ProbeTimer {
+    /// In a row.
+    timeouts: u32,
+    started: Timestamp,
+}
+
 /// One sender over one bottleneck, without a protocol.
 pub(super) struct Path<C> {
     pub(super) controller: C,
@@ -72,14 +122,11 @@ pub(super) struct Path<C> {
     in_flight: u64,
     next_number: u64,
     next_send: Timestamp,
-    busy_until: Timestamp,
-    tokens: (f64, Timestamp),
+    queue: Queue,
     written: f64,
-    min_rtt: Duration,
-    srtt: Duration,
+    rtt: RttEstimate,
     last_lost: Option<u64>,
-    timeouts: u32,
-    last_ack_at: Timestamp,
+    probe: ProbeTimer,
     pub(super) sent: u64,
     pub(super) dropped: u64,
     pub(super) delivered: u64,
@@ -107,14 +154,11 @@ impl<C: Controller> Path<C> {
             in_flight: 0,
             next_number: 0,
             next_send: start,
-            busy_until: start,
-            tokens: (f64::INFINITY, start),
+            queue: Queue { busy_until: start, tokens: (f64::INFINITY, start) },
             written: 0.0,
-            min_rtt: Duration::MAX,
-            srtt: one_way * 2,
+            rtt: RttEstimate { min: Duration::MAX, smoothed: one_way * 2 },
             last_lost: None,
-            timeouts: 0,
-            last_ack_at: start,
+            probe: ProbeTimer { timeouts: 0, started: start },
             sent: 0,
             dropped: 0,
             delivered: 0,
@@ -146,7 +190,7 @@ impl<C: Controller> Path<C> {
                 return true;
             }
             let ack = self.next_ack_at();
-            let timeout = self.last_ack_at + self.srtt * 3 + Duration::from_millis(50);
+            let timeout = self.probe.started + self.rtt.smoothed * 3 + Duration::from_millis(50);
             let send = self.next_send_at();
             let first = [ack, send, (self.in_flight > 0).then_some(timeout)];
             let Some(at) = first.into_iter().flatten().min() else {
@@ -219,7 +263,7 @@ impl<C: Controller> Path<C> {
             acked_at = Timestamp::ZERO + slot * slots as u32;
         }
         if is_idle {
-            self.last_ack_at = self.now;
+            self.probe.started = self.now;
         }
         self.packets.push(InFlight {
             number,
@@ -232,29 +276,15 @@ impl<C: Controller> Path<C> {
 
     /// When the packet leaves the bottleneck; `None` if it is dropped.
     fn through(&mut self) -> Option<Timestamp> {
-        let bytes = PACKET as f64;
-        if let Some((rate, bucket)) = self.policer {
-            let (tokens, at) = self.tokens;
-            let tokens = (tokens + rate * (self.now - at).as_secs_f64()).min(bucket);
-            let is_conforming = tokens >= bytes;
-            self.tokens = (if is_conforming { tokens - bytes } else { tokens }, self.now);
-            if !is_conforming {
-                return None;
-            }
-        }
-        let backlog = (self.busy_until - self.now).as_secs_f64() * self.rate;
-        if backlog + bytes > self.buffer {
+        if self.policer.is_some_and(|policer| !self.queue.conforms(self.now, policer)) {
             return None;
         }
-        self.busy_until =
-            self.busy_until.max(self.now) + Duration::from_secs_f64(bytes / self.rate);
-        Some(self.busy_until)
+        self.queue.push(self.now, self.rate, self.buffer)
     }
 
     fn on_acks(&mut self) {
         let now = self.now;
-        self.last_ack_at = now;
-        self.timeouts = 0;
+        self.probe = ProbeTimer { timeouts: 0, started: now };
         let is_due = |packet: &InFlight| packet.acked_at.is_some_and(|at| at <= now);
         let late: Vec<InFlight> = self.late.extract_if(.., |packet| is_due(packet)).collect();
         let acked: Vec<InFlight> = self.packets.extract_if(.., |packet| is_due(packet)).collect();
@@ -274,8 +304,7 @@ impl<C: Controller> Path<C> {
             return;
         };
         let rtt = now - largest.sent_at;
-        self.min_rtt = self.min_rtt.min(rtt);
-        self.srtt = (self.srtt * 7 + rtt) / 8;
+        self.rtt.on_sample(rtt);
         let is_overtaken = |packet: &mut InFlight| packet.number + 3 <= largest.number;
         let lost: Vec<InFlight> = self.packets.extract_if(.., is_overtaken).collect();
         for packet in &lost {
@@ -297,7 +326,7 @@ impl<C: Controller> Path<C> {
         }
         self.late.extend(lost.iter().filter(|packet| packet.acked_at.is_some()));
         let received_at = self.slot.is_none().then_some(largest.received_at);
-        let Some(rate) = self.sampler.sample(received_at, self.min_rtt) else { return };
+        let Some(rate) = self.sampler.sample(received_at, self.rtt.min) else { return };
         self.controller.on_ack(&AckSample {
             now,
             largest_sent_at: largest.sent_at,
@@ -310,8 +339,8 @@ impl<C: Controller> Path<C> {
             lost_packets: lost.len() as u64,
             lost_sent_at: lost.last().map_or(Timestamp::ZERO, |packet| packet.sent_at),
             rtt,
-            smoothed_rtt: self.srtt,
-            min_rtt: self.min_rtt,
+            smoothed_rtt: self.rtt.smoothed,
+            min_rtt: self.rtt.min,
             in_flight: self.in_flight,
             packet: PACKET,
             rate,
@@ -320,10 +349,10 @@ impl<C: Controller> Path<C> {
     }
 
     fn on_timeout(&mut self) {
-        self.timeouts += 1;
-        self.last_ack_at = self.now;
-        self.controller.on_probe_timeout(self.now, self.timeouts);
-        if self.timeouts >= 2 {
+        self.probe.timeouts += 1;
+        self.probe.started = self.now;
+        self.controller.on_probe_timeout(self.now, self.probe.timeouts);
+        if self.probe.timeouts >= 2 {
             self.late.extend(self.packets.drain(..).filter(|packet| packet.acked_at.is_some()));
             self.in_flight = 0;
         }
