@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{ConnectionHandle, Endpoint};
+use super::ConnectionHandle;
 
 /// Connections of peers that announce their instance, by the fingerprint of their certificate.
 #[derive(Debug, Default)]
@@ -12,7 +12,7 @@ pub(super) struct Instances {
 
 impl Instances {
     /// Adds a connection. Returns those of older instances of the peer, which are removed.
-    fn insert(
+    pub(super) fn insert(
         &mut self,
         handle: ConnectionHandle,
         peer: [u8; 32],
@@ -32,25 +32,6 @@ impl Instances {
         connections.remove(&handle);
         if connections.is_empty() {
             self.by_peer.remove(&peer);
-        }
-    }
-}
-
-impl Endpoint {
-    /// A connection is established: connections of older instances of its peer end without a packet,
-    /// because no process would receive one.
-    pub(super) fn end_older_instances(&mut self, handle: ConnectionHandle) {
-        let Some(connection) = self.connections.get(&handle) else { return };
-        let (Some(peer), Some(instance)) =
-            (connection.peer_fingerprint(), connection.peer_instance())
-        else {
-            return;
-        };
-        for old in self.instances.insert(handle, peer, instance) {
-            if let Some(connection) = self.connections.get_mut(&old) {
-                connection.on_restarted_peer();
-                self.mark_dirty(old);
-            }
         }
     }
 }

@@ -1,8 +1,7 @@
 //! Memory for received data: reserved before address validation, charged after it, raised with use
 //! and lowered again.
 
-use core::ops::Bound;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bats_types::Timestamp;
 
@@ -10,26 +9,6 @@ use super::admission::Account;
 use super::{ConnectionHandle, EXPECTED_CONNECTIONS, Endpoint};
 use crate::connection::Connection;
 use crate::session::min_receive_budget;
-
-/// Connections that may get more memory when another one gives some back. It bounds the work.
-const RAISED_AT_ONCE: usize = 8;
-
-/// Connections that have less memory, or a lower limit of it, than they want.
-#[derive(Debug, Default)]
-pub(super) struct MemoryShares {
-    /// Wanted limits of the connections whose memory is only reserved, with the reserved bytes.
-    reserved: BTreeMap<ConnectionHandle, (usize, usize)>,
-    /// Wanted limits of the connections with a lower one.
-    wanted: BTreeMap<ConnectionHandle, usize>,
-    /// Those of them that are established, so that their limit can be raised.
-    raisable: BTreeSet<ConnectionHandle>,
-    /// Connections that are closed because there was no memory for their base: nothing is charged.
-    refused: BTreeSet<ConnectionHandle>,
-    /// Connections that wait for memory.
-    short: BTreeSet<ConnectionHandle>,
-    /// The last of them that got its turn.
-    last_turn: Option<ConnectionHandle>,
-}
 
 /// How the memory of a connection has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +31,7 @@ impl Endpoint {
         let Some(connection) = self.connections.get(&handle) else { return };
         self.memory.add(account_of(connection));
         if connection.session().memory_limit() < wanted {
-            self.memory_shares.wanted.insert(handle, wanted);
+            self.memory_shares.want(handle, wanted);
         }
     }
 
@@ -61,18 +40,18 @@ impl Endpoint {
         let Some(connection) = self.connections.get(&handle) else { return };
         let base = connection.session().memory();
         self.memory.reserve(base);
-        self.memory_shares.reserved.insert(handle, (wanted, base));
+        self.memory_shares.reserve(handle, wanted, base);
     }
 
     /// A connection is established: charges it for its base, and raises a limit that is lower than
     /// wanted. Returns whether the connection has changed.
     pub(super) fn settle_memory(&mut self, now: Timestamp, handle: ConnectionHandle) -> bool {
-        if let Some((wanted, base)) = self.memory_shares.reserved.remove(&handle) {
+        if let Some((wanted, base)) = self.memory_shares.take_reserved(handle) {
             self.memory.cancel(base);
             if !self.memory.has_room(base) {
                 // Other peers have got the memory meanwhile.
                 self.stats.memory_refusals += 1;
-                self.memory_shares.refused.insert(handle);
+                self.memory_shares.refuse(handle);
                 if let Some(connection) = self.connections.get_mut(&handle) {
                     connection.close_for_lack_of_memory(now);
                 }
@@ -80,9 +59,7 @@ impl Endpoint {
             }
             self.charge_base(handle, wanted);
         }
-        self.memory_shares.wanted.contains_key(&handle)
-            && self.memory_shares.raisable.insert(handle)
-            && self.raise_limit(now, handle)
+        self.memory_shares.allow_raise(handle) && self.raise_limit(now, handle)
     }
 
     /// Connections that may still come, beyond those that exist.
@@ -95,7 +72,7 @@ impl Endpoint {
     /// Raises the limit of an established connection as far as there is memory. Returns whether it
     /// has changed.
     fn raise_limit(&mut self, now: Timestamp, handle: ConnectionHandle) -> bool {
-        let Some(&wanted) = self.memory_shares.wanted.get(&handle) else { return false };
+        let Some(wanted) = self.memory_shares.wanted(handle) else { return false };
         let others = self.expected_connections();
         let Some(connection) = self.connections.get_mut(&handle) else { return false };
         let (account, limit) = (account_of(connection), connection.session().memory_limit());
@@ -104,8 +81,7 @@ impl Endpoint {
         let raised = self.memory.limit(wanted, account.least, others).unwrap_or(limit);
         self.memory.add(account);
         if raised >= wanted {
-            self.memory_shares.wanted.remove(&handle);
-            self.memory_shares.raisable.remove(&handle);
+            self.memory_shares.on_raised(handle);
         }
         if raised > limit {
             connection.raise_receive_budget(now, raised);
@@ -119,8 +95,7 @@ impl Endpoint {
         now: Timestamp,
         handle: ConnectionHandle,
     ) -> MemoryChange {
-        let shares = &self.memory_shares;
-        if shares.reserved.contains_key(&handle) || shares.refused.contains(&handle) {
+        if !self.memory_shares.is_charged(handle) {
             return MemoryChange::None;
         }
         let others = self.expected_connections();
@@ -149,12 +124,8 @@ impl Endpoint {
         self.memory.remove(account);
         self.memory.add(Account { charged: bytes, ..account });
         connection.set_memory(now, bytes, is_short);
-        if is_short {
-            self.stats.memory_shortages += u64::from(!was_short);
-            self.memory_shares.short.insert(handle);
-        } else {
-            self.memory_shares.short.remove(&handle);
-        }
+        self.stats.memory_shortages += u64::from(is_short && !was_short);
+        self.memory_shares.set_short(handle, is_short);
         if is_less { MemoryChange::Less } else { MemoryChange::More }
     }
 
@@ -181,16 +152,7 @@ impl Endpoint {
 
     /// Memory is free: connections that wait for it get their turn.
     fn serve_short(&mut self, now: Timestamp) {
-        let shares = &mut self.memory_shares;
-        let last = shares.last_turn.unwrap_or(ConnectionHandle(u64::MAX));
-        // Not a scan of all: peers cause shortages and the end of them.
-        let after = shares.short.range((Bound::Excluded(last), Bound::Unbounded));
-        let next: Vec<_> = after
-            .chain(&shares.short)
-            .copied()
-            .take(RAISED_AT_ONCE.min(shares.short.len()))
-            .collect();
-        shares.last_turn = next.last().copied().or(shares.last_turn);
+        let next = self.memory_shares.next_short();
         for handle in next {
             if self.adjust_memory(now, handle) == MemoryChange::More {
                 self.mark_dirty(handle);
@@ -205,16 +167,13 @@ impl Endpoint {
         handle: ConnectionHandle,
         connection: &Connection,
     ) {
-        match self.memory_shares.reserved.remove(&handle) {
+        match self.memory_shares.take_reserved(handle) {
             Some((_, reserved)) => self.memory.cancel(reserved),
-            None if self.memory_shares.refused.remove(&handle) => {}
+            None if self.memory_shares.take_refused(handle) => {}
             None => self.memory.remove(account_of(connection)),
         }
-        self.memory_shares.wanted.remove(&handle);
-        self.memory_shares.raisable.remove(&handle);
-        self.memory_shares.short.remove(&handle);
-        let next: Vec<_> =
-            self.memory_shares.raisable.iter().copied().take(RAISED_AT_ONCE).collect();
+        self.memory_shares.remove(handle);
+        let next = self.memory_shares.next_raisable();
         for handle in next {
             if self.raise_limit(now, handle) {
                 self.mark_dirty(handle);

@@ -7,6 +7,7 @@ mod channels;
 mod handle;
 mod instances;
 mod memory;
+mod memory_shares;
 #[cfg(test)]
 mod memory_tests;
 #[cfg(test)]
@@ -18,6 +19,7 @@ mod stateless_reset;
 #[cfg(test)]
 mod stuck_timers_tests;
 mod unauthenticated;
+mod unknown_packets;
 mod unreachable_port;
 
 use core::net::{IpAddr, SocketAddr};
@@ -49,7 +51,7 @@ pub use handle::ConnectionHandle;
 
 use admission::{FirstFlights, HalfOpen, MemoryLedger};
 use instances::Instances;
-use memory::MemoryShares;
+use memory_shares::MemoryShares;
 use relay_node::RelayNode;
 use relay_node::addresses::is_relayed_address;
 use stateless_reset::StatelessResets;
@@ -416,6 +418,23 @@ impl Endpoint {
             _ => {}
         }
         Output::Event(handle, event)
+    }
+
+    /// A connection is established: connections of older instances of its peer end without a packet,
+    /// because no process would receive one.
+    fn end_older_instances(&mut self, handle: ConnectionHandle) {
+        let Some(connection) = self.connections.get(&handle) else { return };
+        let (Some(peer), Some(instance)) =
+            (connection.peer_fingerprint(), connection.peer_instance())
+        else {
+            return;
+        };
+        for old in self.instances.insert(handle, peer, instance) {
+            if let Some(connection) = self.connections.get_mut(&old) {
+                connection.on_restarted_peer();
+                self.mark_dirty(old);
+            }
+        }
     }
 
     /// Sends an end-to-end packet over the relay.

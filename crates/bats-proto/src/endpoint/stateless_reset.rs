@@ -10,26 +10,21 @@ use core::net::IpAddr;
 
 use aws_lc_rs::hmac;
 use bats_types::Timestamp;
-use rand::Rng;
 use rustc_hash::FxHashMap;
 
-use super::relay_node::addresses::is_relayed_address;
-use super::{ConnectionHandle, Endpoint, Received};
+use super::ConnectionHandle;
 use crate::config::{EndpointConfig, TransportConfig};
-use crate::wire::short_header::{self, SHORT_OVERHEAD};
-use crate::wire::stateless_reset::{RESET_TOKEN_LEN, reset_len, token_of, write_reset};
+use crate::wire::stateless_reset::RESET_TOKEN_LEN;
 
 /// Resets a second, and at once. All clients of a restarted server learn of it within seconds, while
 /// a flood of packets with unknown connection IDs costs little.
 const RESETS_PER_SECOND: u64 = 1_000;
-const RESET_BURST: u64 = 100;
+pub(super) const RESET_BURST: u64 = 100;
 /// In place of the connection ID in the token of an end-to-end session. Coded packets of a flow have none, and
 /// the address of the session stands for the client's node and the flow.
 pub(super) const ANY_CID: [u8; 4] = [0; 4];
-/// Longest reset in bytes, with room to spare.
-const MAX_LEN: usize = 64;
 
-type Token = [u8; RESET_TOKEN_LEN];
+pub(super) type Token = [u8; RESET_TOKEN_LEN];
 
 /// First bytes of an HMAC.
 fn truncated_hmac(key: &hmac::Key, parts: &[&[u8]]) -> Token {
@@ -112,169 +107,41 @@ impl StatelessResets {
         Some(truncated_hmac(self.key.as_ref()?, &[&local_cid, &client.octets()]))
     }
 
+    /// Whether this end sends resets.
+    pub(super) fn are_sent(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// Whether another reset may be sent now, to the client of a relayed session or to a direct one.
+    pub(super) fn take_allowance(&mut self, now: Timestamp, is_relayed: bool) -> bool {
+        let [direct, relayed] = &mut self.allowances;
+        (if is_relayed { relayed } else { direct }).take(now)
+    }
+
+    /// Records the token of a client's connection.
+    pub(super) fn insert(&mut self, token: &Token, handle: ConnectionHandle) {
+        self.by_token.insert(self.lookup(token), handle);
+    }
+
+    /// Forgets the token, if it is that of this connection.
+    pub(super) fn remove(&mut self, token: &Token, handle: ConnectionHandle) {
+        let key = self.lookup(token);
+        if self.by_token.get(&key) == Some(&handle) {
+            self.by_token.remove(&key);
+        }
+    }
+
+    /// The client's connection with the token.
+    pub(super) fn find(&self, token: &Token) -> Option<ConnectionHandle> {
+        self.by_token.get(&self.lookup(token)).copied()
+    }
+
+    /// Whether no client's connection has a token.
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_token.is_empty()
+    }
+
     fn lookup(&self, token: &Token) -> Token {
         truncated_hmac(&self.lookup_key, &[token])
-    }
-}
-
-impl Endpoint {
-    /// A connection is established: records its token, if this end is the client.
-    pub(super) fn record_reset_token(&mut self, handle: ConnectionHandle) {
-        let connection = self.connections.get(&handle);
-        if let Some(token) = connection.and_then(|connection| connection.reset_token()) {
-            let key = self.resets.lookup(token);
-            self.resets.by_token.insert(key, handle);
-        }
-    }
-
-    pub(super) fn forget_reset_token(&mut self, handle: ConnectionHandle, token: Option<&Token>) {
-        let Some(token) = token else { return };
-        let key = self.resets.lookup(token);
-        if self.resets.by_token.get(&key) == Some(&handle) {
-            self.resets.by_token.remove(&key);
-        }
-    }
-
-    /// Handles a datagram with a short header and an unknown connection ID: it may be a reset of the
-    /// server, or be answered by one.
-    pub(super) fn handle_unknown_cid(&mut self, now: Timestamp, datagram: &Received<'_>) {
-        if self.handle_reset(datagram) {
-            return;
-        }
-        if is_relayed_address(datagram.remote) {
-            return self.handle_unknown_flow(now, datagram);
-        }
-        self.stats.datagrams_dropped += 1;
-        if let Some(cid) = short_header::destination(datagram.payload) {
-            self.send_reset(now, datagram, cid, reset_len(datagram.payload.len()));
-        }
-    }
-
-    /// Handles a packet of a flow that belongs to no session: the session may have ended here without the
-    /// other end's knowledge. While the flow has a session, no node gets its token: a user of a relay can
-    /// write any source.
-    pub(super) fn handle_unknown_flow(&mut self, now: Timestamp, packet: &Received<'_>) {
-        self.stats.datagrams_dropped += 1;
-        let key = self.relay_node.as_ref().and_then(|node| node.key_of(packet.remote));
-        if key.is_none_or(|(key, _)| self.has_session(key)) {
-            return;
-        }
-        // The shortest reset, which no node answers: both ends of a flow are servers.
-        let len = reset_len(packet.payload.len()).and_then(|_| reset_len(SHORT_OVERHEAD + 1));
-        self.send_reset(now, packet, ANY_CID, len);
-    }
-
-    fn handle_reset(&mut self, datagram: &Received<'_>) -> bool {
-        if self.resets.by_token.is_empty() {
-            return false;
-        }
-        let Some(token) = token_of(datagram.payload) else { return false };
-        let key = self.resets.lookup(token);
-        let Some(&handle) = self.resets.by_token.get(&key) else { return false };
-        let Some(connection) = self.connections.get_mut(&handle) else { return false };
-        if connection.remote() != datagram.remote {
-            return false;
-        }
-        self.resets.by_token.remove(&key);
-        self.stats.stateless_resets_received += 1;
-        connection.on_stateless_reset();
-        self.mark_dirty(handle);
-        true
-    }
-
-    fn send_reset(
-        &mut self,
-        now: Timestamp,
-        datagram: &Received<'_>,
-        cid: [u8; 4],
-        len: Option<usize>,
-    ) {
-        let Some(len) = len else { return };
-        if self.resets.key.is_none() {
-            return;
-        }
-        let is_relayed = is_relayed_address(datagram.remote);
-        let [direct, relayed] = &mut self.resets.allowances;
-        if !(if is_relayed { relayed } else { direct }).take(now) {
-            self.stats.answers_dropped += 1;
-            return;
-        }
-        let Some(token) = self.resets.token(cid, datagram.remote.ip()) else { return };
-        let mut random = [0; MAX_LEN];
-        let reset = &mut random[..len.min(MAX_LEN)];
-        self.rng.fill_bytes(reset);
-        write_reset(reset, &token);
-        let reset = reset.to_vec();
-        self.stats.stateless_resets_sent += 1;
-        self.answer(datagram, reset);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::config::ServerConfig;
-    use crate::crypto::generate_identity;
-    use crate::relay::RelayConfig;
-    use crate::wire::flow::NodeId;
-
-    fn node() -> Endpoint {
-        let transport = TransportConfig { stateless_resets: true, ..TransportConfig::default() };
-        let server = ServerConfig {
-            identity: generate_identity(&["node.example".to_owned()]).unwrap(),
-            transport: Arc::new(transport),
-            client_trust: None,
-            retry_threshold: 1,
-            max_connections: 1,
-        };
-        let config = EndpointConfig { server: Some(server), ..EndpointConfig::default() };
-        let mut endpoint = Endpoint::new(config, [1; 32]).unwrap();
-        endpoint.enable_relay(RelayConfig::new(NodeId(1))).unwrap();
-        endpoint
-    }
-
-    /// A user of a relay can write the node and the flow of another one in a packet.
-    #[test]
-    fn flows_get_the_shortest_reset_and_none_while_they_have_a_session() {
-        let now = Timestamp::from_millis(1_000);
-        let remote = crate::endpoint::relay_node::addresses::address(NodeId(2), 99);
-        let mut endpoint = node();
-        let receive = |endpoint: &mut Endpoint, len: usize| {
-            let mut bytes = vec![0x40; len];
-            let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut bytes };
-            endpoint.handle_unknown_cid(now, &packet);
-            let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut bytes };
-            endpoint.handle_unknown_flow(now, &packet);
-            let answers = endpoint.answers.drain(..);
-            answers.map(|(to, _, bytes)| (to, bytes.len())).collect::<Vec<_>>()
-        };
-        for len in [26, 27, 60, 1_200] {
-            assert_eq!(receive(&mut endpoint, len), [(remote, SHORT_OVERHEAD); 2], "{len}");
-        }
-        assert_eq!(receive(&mut endpoint, SHORT_OVERHEAD), [], "the answer gets none");
-        let relay_node = endpoint.relay_node.as_mut().unwrap();
-        let (key, _) = relay_node.key_of(remote).unwrap();
-        relay_node.insert(key, ConnectionHandle(9));
-        assert_eq!(receive(&mut endpoint, 1_200), [], "the token is that of the session");
-    }
-
-    /// A flood of packets of unknown flows leaves the resets of direct clients.
-    #[test]
-    fn flows_and_direct_clients_have_resets_of_their_own() {
-        let now = Timestamp::from_millis(1_000);
-        let mut endpoint = node();
-        for flow in 0..1_000 {
-            let remote = crate::endpoint::relay_node::addresses::address(NodeId(2), flow);
-            let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut [0x40; 60] };
-            endpoint.handle_unknown_cid(now, &packet);
-            endpoint.answers.clear();
-        }
-        assert_eq!(endpoint.stats.stateless_resets_sent, RESET_BURST);
-        let remote = ([192, 0, 2, 1], 9).into();
-        let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut [0x40; 60] };
-        endpoint.handle_unknown_cid(now, &packet);
-        assert_eq!(endpoint.stats.stateless_resets_sent, RESET_BURST + 1);
     }
 }
