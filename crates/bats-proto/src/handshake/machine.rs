@@ -493,6 +493,7 @@ impl Handshake {
         if !self.schedule.is_due(now) || self.levels.has_unsent() {
             return;
         }
+        // What is sent again now is the duplicate, if there was none.
         self.schedule.take_duplicate();
         self.rewind();
         if self.is_client && !self.levels.has_unsent() {

@@ -91,7 +91,7 @@ impl RetransmitSchedule {
         self.next_send = Some(now);
     }
 
-    /// Whether the current flight has not been sent twice; the second time begins now.
+    /// The current flight is sent again now. Returns whether it is the second time.
     pub(super) fn take_duplicate(&mut self) -> bool {
         core::mem::take(&mut self.duplicate_pending)
     }
