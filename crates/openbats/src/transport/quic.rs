@@ -12,6 +12,7 @@ mod datagrams;
 #[cfg(test)]
 mod forgery_tests;
 mod ids;
+mod peer_reachability;
 mod post_handshake;
 mod settings;
 #[cfg(test)]

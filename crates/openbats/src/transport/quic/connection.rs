@@ -14,9 +14,9 @@ use quinn_proto::{
 };
 
 use super::datagrams::Datagrams;
+use super::peer_reachability::PeerReachability;
 use super::settings::Controller;
 use super::tls_session::PeerFingerprint;
-use super::unreachable_port::PeerReachability;
 use super::watch::Counts;
 
 /// Bytes that are framed at a time.
