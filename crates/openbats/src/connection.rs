@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::compress::MessageCodec;
 use crate::driver::Candidate;
 use crate::error::{ConnectError, RecvError, SendError};
-use crate::identity::Fingerprint;
+use crate::fingerprint::Fingerprint;
 use crate::shared::{Core, FollowUp, Shared};
 use crate::transport::Handle;
 

@@ -4,10 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 
 use bats_proto::CloseReason;
+use bats_proto::wire::flow::NodeId;
 use bytes::Bytes;
 
-use crate::identity::Fingerprint;
-use crate::node::NodeId;
+use crate::fingerprint::Fingerprint;
 
 /// Why an endpoint could not be started.
 #[derive(Debug, thiserror::Error)]
@@ -163,37 +163,4 @@ pub enum RecvError {
     /// The connection ended before the peer had finished.
     #[error("connection closed: {0}")]
     Closed(#[from] CloseReason),
-}
-
-/// Why a certificate or key cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum IdentityError {
-    /// A file cannot be read.
-    #[error("cannot read {path}: {source}")]
-    Read {
-        /// The file.
-        path: String,
-        /// The error of the system.
-        source: io::Error,
-    },
-    /// A file cannot be written.
-    #[error("cannot write {path}: {source}")]
-    Write {
-        /// The file.
-        path: String,
-        /// The error of the system.
-        source: io::Error,
-    },
-    /// The content is not PEM, or lacks the expected item.
-    #[error("{path}: {problem}")]
-    Content {
-        /// The file, or the item that the text is for.
-        path: String,
-        /// The problem with it.
-        problem: String,
-    },
-    /// A certificate could not be generated.
-    #[error("cannot generate a certificate: {0}")]
-    Generate(String),
 }

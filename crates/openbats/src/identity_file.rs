@@ -14,8 +14,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::error::IdentityError;
 use crate::identity::{Identity, read_file};
+use crate::identity_error::IdentityError;
 use crate::state_directory;
 
 impl Identity {

@@ -28,7 +28,7 @@ use std::str::SplitAsciiWhitespace;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::error::TrustError;
-use crate::identity::Fingerprint;
+use crate::fingerprint::Fingerprint;
 use crate::state_directory::{check, open};
 
 /// Largest file that is read and written, in bytes: about ten thousand servers.

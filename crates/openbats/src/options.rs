@@ -11,8 +11,10 @@ use bats_proto::{
 
 use crate::clock::unix_time;
 use crate::compress::CompressionOffer;
-use crate::error::{IdentityError, TrustError};
-use crate::identity::{Fingerprint, Identity, read_certificates};
+use crate::error::TrustError;
+use crate::fingerprint::Fingerprint;
+use crate::identity::{Identity, read_certificates};
+use crate::identity_error::IdentityError;
 use crate::known_hosts::KnownHosts;
 
 /// Options that the transport bindings and the protocol do not handle.

@@ -3,8 +3,8 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use crate::error::IdentityError;
 use crate::identity::Identity;
+use crate::identity_error::IdentityError;
 use crate::known_hosts::KnownHosts;
 use crate::state_directory::directory;
 

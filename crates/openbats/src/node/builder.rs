@@ -11,7 +11,8 @@ use super::{LinkPolicy, Node, NodeId};
 use crate::driver::{IoThreads, canonical};
 use crate::endpoint::{Builder, NodeStart};
 use crate::error::StartError;
-use crate::identity::{Fingerprint, Identity};
+use crate::fingerprint::Fingerprint;
+use crate::identity::Identity;
 use crate::options::{ServerOptions, Trust};
 
 /// The modes that nodes accept by default: those of coded packets.

@@ -11,7 +11,7 @@ use bats_proto::CloseReason;
 use bytes::Bytes;
 
 use super::{LinkId, NodeId};
-use crate::identity::Fingerprint;
+use crate::fingerprint::Fingerprint;
 use crate::shared::{Shared, Wakers};
 use crate::wait::Wait;
 

@@ -12,7 +12,7 @@ use super::link::LinkId;
 use super::link_table::{Entry, MAX_LINK_MESSAGE, MAX_LINKS, MAX_LINKS_PER_NEIGHBOUR};
 use super::state::NodeState;
 use super::{NodeId, codes};
-use crate::identity::Fingerprint;
+use crate::fingerprint::Fingerprint;
 use crate::shared::Core;
 use crate::transport::Handle;
 

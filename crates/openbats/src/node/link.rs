@@ -16,7 +16,7 @@ use bytes::Bytes;
 use super::NodeId;
 use super::link_table::MAX_LINK_MESSAGE;
 use crate::driver::canonical;
-use crate::identity::Fingerprint;
+use crate::fingerprint::Fingerprint;
 use crate::options::Trust;
 use crate::shared::Shared;
 

@@ -9,7 +9,7 @@ use bats_types::ReportBudget;
 
 use super::codes;
 use super::link::{LinkId, LinkOptions, LinkState};
-use crate::identity::Fingerprint;
+use crate::fingerprint::Fingerprint;
 use crate::shared::Wakers;
 
 /// Maximum number of links of a node. Each takes a connection and a part of the memory budget.

@@ -93,7 +93,8 @@ pub(crate) use state::{NodeSetup, NodeState};
 
 use crate::endpoint::Endpoint;
 use crate::error::ConnectError;
-use crate::identity::{Fingerprint, Identity};
+use crate::fingerprint::Fingerprint;
+use crate::identity::Identity;
 use crate::options::ClientOptions;
 
 /// The codes with which nodes close links and sessions.

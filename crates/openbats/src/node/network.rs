@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bats_node::{LinkReport, NeighbourPolicy, Network, Progress, Via};
 
 use super::{LinkId, LinkOptions, LinkPolicy, LinkState, LinkStatus, Node, NodeId, RouteSet};
-use crate::identity::Fingerprint;
+use crate::fingerprint::Fingerprint;
 use crate::options::Trust;
 
 fn own_id(node: bats_node::NodeId) -> NodeId {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bats_proto::relay::MAX_PATHS;
 
 use super::{LinkId, NodeId};
-use crate::identity::Fingerprint;
+use crate::fingerprint::Fingerprint;
 use crate::shared::Shared;
 
 /// Most destinations of a [`RouteSet`].

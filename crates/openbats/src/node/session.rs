@@ -11,7 +11,7 @@ use super::NodeId;
 use crate::channel::{Channel, ChannelError};
 use crate::connection::Connection;
 use crate::error::{RecvError, SendError};
-use crate::identity::Fingerprint;
+use crate::fingerprint::Fingerprint;
 use crate::messages::Messages;
 use crate::wait::Wait;
 

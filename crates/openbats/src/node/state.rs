@@ -14,7 +14,8 @@ use super::link::{LinkError, LinkId, LinkOptions, LinkPolicy, LinkStatus};
 use super::link_table::{Entry, LinkTable, MAX_LINKS};
 use super::routes::{NextHop, RouteSet, Via};
 use super::{NodeId, codes};
-use crate::identity::{Fingerprint, Identity};
+use crate::fingerprint::Fingerprint;
+use crate::identity::Identity;
 use crate::options::{ClientOptions, Extras};
 
 /// Interval at which links are examined for neighbours that do not answer.

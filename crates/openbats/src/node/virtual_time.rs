@@ -12,7 +12,8 @@ use super::{Node, NodeBuilder};
 use crate::clock::Clock;
 use crate::endpoint::Simulated;
 use crate::error::StartError;
-use crate::identity::{Fingerprint, Identity};
+use crate::fingerprint::Fingerprint;
+use crate::identity::Identity;
 use crate::transport::Output;
 
 /// An identity whose certificate is these bytes. Only for nodes in virtual time.
