@@ -1,127 +1,19 @@
 //! Channels: streams of bytes within a connection.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use bats_proto::{ChannelId, ChannelStats, CloseReason, ConnectionHandle, Event, Timestamp};
+use bats_proto::{ChannelId, ChannelStats, ConnectionHandle, Timestamp};
 use futures_io::{AsyncRead, AsyncWrite};
 
+use crate::channel_wakers::Waiting;
 use crate::connection::Connection;
-use crate::shared::Wakers;
+use crate::error::ChannelError;
 use crate::transport::Handle;
-
-/// Why a call on a channel failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ChannelError {
-    /// The connection has no channels.
-    #[error(
-        "the connection has no channels: both ends must allow them (`TransportConfig::channels`), \
-         in mode BRTP"
-    )]
-    Unsupported,
-    /// The sending direction was finished or reset before.
-    #[error("the sending direction of the channel is finished")]
-    Finished,
-    /// The peer reads no more.
-    #[error("the peer stopped reading the channel, code {code}")]
-    Stopped {
-        /// The code of the peer's application.
-        code: u64,
-    },
-    /// The peer sends no more; what has not been read is lost.
-    #[error("the peer reset the channel, code {code}")]
-    Reset {
-        /// The code of the peer's application.
-        code: u64,
-    },
-    /// This end has stopped or reset the channel before.
-    #[error("the channel is closed")]
-    Closed,
-    /// The connection is over. Bytes that have arrived on its channels are lost with it.
-    #[error("connection closed: {0}")]
-    ConnectionClosed(#[from] CloseReason),
-}
-
-impl From<ChannelError> for io::Error {
-    fn from(error: ChannelError) -> Self {
-        let kind = match &error {
-            ChannelError::Unsupported => io::ErrorKind::Unsupported,
-            ChannelError::Finished | ChannelError::Stopped { .. } => io::ErrorKind::BrokenPipe,
-            ChannelError::Reset { .. } => io::ErrorKind::ConnectionReset,
-            ChannelError::Closed => io::ErrorKind::NotConnected,
-            ChannelError::ConnectionClosed(_) => io::ErrorKind::ConnectionAborted,
-        };
-        Self::new(kind, error)
-    }
-}
-
-/// Tasks that wait for channels of a connection.
-#[derive(Debug, Default)]
-pub(crate) struct ChannelWakers {
-    opening: Wakers,
-    accepting: Wakers,
-    reading: BTreeMap<ChannelId, Wakers>,
-    writing: BTreeMap<ChannelId, Wakers>,
-}
-
-impl ChannelWakers {
-    /// Whether no task waits.
-    pub(crate) fn is_empty(&self) -> bool {
-        let common = self.opening.is_empty() && self.accepting.is_empty();
-        common && self.reading.is_empty() && self.writing.is_empty()
-    }
-
-    /// Applies an event to the tasks that wait for it.
-    pub(crate) fn on_event(&mut self, event: &Event, due: &mut Vec<Waker>) {
-        match event {
-            Event::ChannelIncoming => self.accepting.drain_into(due),
-            Event::ChannelAvailable => self.opening.drain_into(due),
-            Event::ChannelReadable(id) => wake(&mut self.reading, *id, due),
-            Event::ChannelWritable(id) => wake(&mut self.writing, *id, due),
-            _ => {}
-        }
-    }
-
-    pub(crate) fn wake_all(&mut self, due: &mut Vec<Waker>) {
-        self.opening.drain_into(due);
-        self.accepting.drain_into(due);
-        for waiting in [&mut self.reading, &mut self.writing] {
-            core::mem::take(waiting).into_values().for_each(|mut wakers| wakers.drain_into(due));
-        }
-    }
-}
-
-fn wake(waiting: &mut BTreeMap<ChannelId, Wakers>, id: ChannelId, due: &mut Vec<Waker>) {
-    if let Some(mut wakers) = waiting.remove(&id) {
-        wakers.drain_into(due);
-    }
-}
-
-/// What a blocked call waits for.
-#[derive(Clone, Copy, Debug)]
-enum Waiting {
-    Opening,
-    Accepting,
-    Reading(ChannelId),
-    Writing(ChannelId),
-}
-
-impl ChannelWakers {
-    fn of(&mut self, waiting: Waiting) -> &mut Wakers {
-        match waiting {
-            Waiting::Opening => &mut self.opening,
-            Waiting::Accepting => &mut self.accepting,
-            Waiting::Reading(id) => self.reading.entry(id).or_default(),
-            Waiting::Writing(id) => self.writing.entry(id).or_default(),
-        }
-    }
-}
 
 /// The result of a call, or `None` if it is blocked.
 fn translate<T>(result: Result<T, bats_proto::ChannelError>) -> Option<Result<T, ChannelError>> {
@@ -235,8 +127,7 @@ impl Drop for Channel {
             let _ = endpoint.finish_channel(handle, id);
             endpoint.stop_channel(handle, id, 0);
             if let Some(slot) = core.slots.get_mut(&Handle::Packets(handle)) {
-                slot.channels.reading.remove(&id);
-                slot.channels.writing.remove(&id);
+                slot.channels.forget(id);
             }
         });
     }

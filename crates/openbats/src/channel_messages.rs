@@ -16,7 +16,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 use futures_core::{FusedStream, Stream};
 use futures_sink::Sink;
 
-use crate::channel::{Channel, ChannelError};
+use crate::channel::Channel;
+use crate::error::ChannelError;
 
 /// Bytes of the length before each message, big-endian.
 const HEADER: usize = 4;

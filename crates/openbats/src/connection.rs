@@ -10,11 +10,10 @@ use std::time::Duration;
 use bats_proto::{CloseReason, ConnectionHandle, ConnectionStats, Mode, Timestamp};
 use bytes::Bytes;
 
-use crate::channel::ChannelError;
 use crate::clock::Clock;
 use crate::compress::MessageCodec;
 use crate::driver::Candidate;
-use crate::error::{ConnectError, RecvError, SendError};
+use crate::error::{ChannelError, ConnectError, RecvError, SendError};
 use crate::fingerprint::Fingerprint;
 use crate::shared::{Core, FollowUp, Shared};
 use crate::transport::Handle;

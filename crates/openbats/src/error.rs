@@ -164,3 +164,49 @@ pub enum RecvError {
     #[error("connection closed: {0}")]
     Closed(#[from] CloseReason),
 }
+
+/// Why a call on a channel failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChannelError {
+    /// The connection has no channels.
+    #[error(
+        "the connection has no channels: both ends must allow them (`TransportConfig::channels`), \
+         in mode BRTP"
+    )]
+    Unsupported,
+    /// The sending direction was finished or reset before.
+    #[error("the sending direction of the channel is finished")]
+    Finished,
+    /// The peer reads no more.
+    #[error("the peer stopped reading the channel, code {code}")]
+    Stopped {
+        /// The code of the peer's application.
+        code: u64,
+    },
+    /// The peer sends no more; what has not been read is lost.
+    #[error("the peer reset the channel, code {code}")]
+    Reset {
+        /// The code of the peer's application.
+        code: u64,
+    },
+    /// This end has stopped or reset the channel before.
+    #[error("the channel is closed")]
+    Closed,
+    /// The connection is over. Bytes that have arrived on its channels are lost with it.
+    #[error("connection closed: {0}")]
+    ConnectionClosed(#[from] CloseReason),
+}
+
+impl From<ChannelError> for io::Error {
+    fn from(error: ChannelError) -> Self {
+        let kind = match &error {
+            ChannelError::Unsupported => io::ErrorKind::Unsupported,
+            ChannelError::Finished | ChannelError::Stopped { .. } => io::ErrorKind::BrokenPipe,
+            ChannelError::Reset { .. } => io::ErrorKind::ConnectionReset,
+            ChannelError::Closed => io::ErrorKind::NotConnected,
+            ChannelError::ConnectionClosed(_) => io::ErrorKind::ConnectionAborted,
+        };
+        Self::new(kind, error)
+    }
+}

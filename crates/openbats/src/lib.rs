@@ -122,6 +122,7 @@ mod channel;
 mod channel_messages;
 #[cfg(feature = "tokio")]
 mod channel_tokio;
+mod channel_wakers;
 mod clock;
 mod compress;
 mod connection;
@@ -147,17 +148,18 @@ mod state_directory;
 mod transport;
 mod user_files;
 mod wait;
+mod wakers;
 
 pub use bats_proto::{
     ChannelStats, CloseReason, CongestionAlgorithm, ConnectionStats, EndpointStats, Goal, Mode,
     PresharedKey, PresharedKeyError, SessionStore, TransportConfig,
 };
-pub use channel::{Channel, ChannelError};
+pub use channel::Channel;
 pub use channel_messages::{ChannelMessages, MessageError};
 pub use connection::Connection;
 pub use driver::IoThreads;
 pub use endpoint::{Builder, Endpoint};
-pub use error::{ConnectError, RecvError, SendError, StartError, TrustError};
+pub use error::{ChannelError, ConnectError, RecvError, SendError, StartError, TrustError};
 pub use fingerprint::Fingerprint;
 pub use identity::{Identity, read_preshared_key};
 pub use identity_error::IdentityError;

@@ -8,39 +8,14 @@ use std::time::Duration;
 
 use bats_proto::{CloseReason, ConnectionStats, Event, Mode, Timestamp};
 use bytes::Bytes;
-use smallvec::SmallVec;
 
-use crate::channel::ChannelWakers;
+use crate::channel_wakers::ChannelWakers;
 use crate::clock::Clock;
 use crate::compress::{CompressionOffer, MessageCodec};
 use crate::driver::{Custody, EndpointWaker, LazyPoller, SocketTurn};
 use crate::node::{NodeId, NodeState};
 use crate::transport::{Handle, Transports};
-
-/// Tasks that wait for the same event.
-#[derive(Debug, Default)]
-pub(crate) struct Wakers(SmallVec<[Waker; 1]>);
-
-impl Wakers {
-    pub(crate) fn register(&mut self, waker: &Waker) {
-        if !self.0.iter().any(|known| known.will_wake(waker)) {
-            self.0.push(waker.clone());
-        }
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Whether only the task of `waker` waits.
-    fn has_only(&self, waker: Option<&Waker>) -> bool {
-        self.0.iter().all(|known| waker.is_some_and(|waker| known.will_wake(waker)))
-    }
-
-    pub(crate) fn drain_into(&mut self, due: &mut Vec<Waker>) {
-        due.extend(self.0.drain(..));
-    }
-}
+use crate::wakers::Wakers;
 
 /// The application's view of a connection.
 #[derive(Debug, Default)]

@@ -12,8 +12,9 @@ use bytes::Bytes;
 
 use super::{LinkId, NodeId};
 use crate::fingerprint::Fingerprint;
-use crate::shared::{Shared, Wakers};
+use crate::shared::Shared;
 use crate::wait::Wait;
+use crate::wakers::Wakers;
 
 /// Events that wait for the application; the oldest are dropped for newer ones.
 pub(crate) const MAX_EVENTS: usize = 1_024;

@@ -10,7 +10,7 @@ use bats_types::ReportBudget;
 use super::codes;
 use super::link::{LinkId, LinkOptions, LinkState};
 use crate::fingerprint::Fingerprint;
-use crate::shared::Wakers;
+use crate::wakers::Wakers;
 
 /// Maximum number of links of a node. Each takes a connection and a part of the memory budget.
 pub(crate) const MAX_LINKS: usize = 4_096;

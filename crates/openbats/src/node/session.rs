@@ -8,9 +8,9 @@ use bats_proto::{CloseReason, ConnectionStats, Mode};
 use bytes::Bytes;
 
 use super::NodeId;
-use crate::channel::{Channel, ChannelError};
+use crate::channel::Channel;
 use crate::connection::Connection;
-use crate::error::{RecvError, SendError};
+use crate::error::{ChannelError, RecvError, SendError};
 use crate::fingerprint::Fingerprint;
 use crate::messages::Messages;
 use crate::wait::Wait;
