@@ -5,13 +5,14 @@ use std::task::Waker;
 use std::time::Duration;
 
 use bats_proto::relay::RelayEvent;
+use bats_proto::wire::flow::NodeId;
 use bats_proto::{CloseReason, ConnectionHandle, Endpoint, Event as Happened, Timestamp};
 
+use super::codes;
 use super::event::Event;
 use super::link::LinkId;
 use super::link_table::{Entry, MAX_LINK_MESSAGE, MAX_LINKS, MAX_LINKS_PER_NEIGHBOUR};
 use super::state::NodeState;
-use super::{NodeId, codes};
 use crate::fingerprint::Fingerprint;
 use crate::shared::Core;
 use crate::transport::Handle;

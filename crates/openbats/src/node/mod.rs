@@ -62,13 +62,17 @@
 //! each. A link that fails is dialled again after 0.2 s, then after up to 5 s.
 
 mod builder;
+pub mod codes;
 mod event;
+mod events;
 mod handling;
 mod interface;
 mod link;
 mod link_table;
+mod links;
 #[cfg(feature = "node-core")]
 mod network;
+mod route_set;
 mod routes;
 mod session;
 mod state;
@@ -85,9 +89,12 @@ pub use bats_proto::wire::flow::NodeId;
 use bats_proto::{EndpointStats, PresharedKey};
 
 pub use builder::NodeBuilder;
-pub use event::{Event, Events};
-pub use link::{Link, LinkError, LinkId, LinkOptions, LinkPolicy, LinkState, LinkStatus, Links};
-pub use routes::{MAX_DESTINATIONS, NextHop, RouteError, RouteSet, Routes, Via};
+pub use event::Event;
+pub use events::Events;
+pub use link::{LinkError, LinkId, LinkOptions, LinkPolicy, LinkState, LinkStatus};
+pub use links::{Link, Links};
+pub use route_set::{MAX_DESTINATIONS, NextHop, RouteError, RouteSet, Via};
+pub use routes::Routes;
 pub use session::Session;
 pub(crate) use state::{NodeSetup, NodeState};
 
@@ -96,14 +103,6 @@ use crate::error::ConnectError;
 use crate::fingerprint::Fingerprint;
 use crate::identity::Identity;
 use crate::options::ClientOptions;
-
-/// The codes with which nodes close links and sessions.
-pub mod codes {
-    /// The peer is not admitted: the text says why.
-    pub const NOT_ADMITTED: u64 = 0x4e41;
-    /// A neighbour sent messages on a link instead of a session, or opened a channel there.
-    pub const MESSAGE: u64 = 0x4e4d;
-}
 
 /// A node. Clones refer to the same node. Its sockets and links stay open until the node and all its
 /// sessions are dropped.

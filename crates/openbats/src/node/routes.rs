@@ -1,153 +1,12 @@
-//! Routes: which links lead to a node.
+//! The routes of a node, as the application sets them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use bats_proto::relay::MAX_PATHS;
+use bats_proto::wire::flow::NodeId;
 
-use super::{LinkId, NodeId};
-use crate::fingerprint::Fingerprint;
+use super::link::LinkId;
+use super::route_set::{RouteError, RouteSet};
 use crate::shared::Shared;
-
-/// Most destinations of a [`RouteSet`].
-pub const MAX_DESTINATIONS: usize = 16_384;
-
-/// The next link, or links, on a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Via {
-    /// This link. A link that this node opened keeps its ID when it is established again.
-    Link(LinkId),
-    /// All links with the neighbour that has this certificate, whichever end opened them, now and
-    /// in future.
-    Neighbour(Fingerprint),
-}
-
-impl From<LinkId> for Via {
-    fn from(link: LinkId) -> Self {
-        Self::Link(link)
-    }
-}
-
-impl From<Fingerprint> for Via {
-    fn from(fingerprint: Fingerprint) -> Self {
-        Self::Neighbour(fingerprint)
-    }
-}
-
-/// A next hop of a route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct NextHop {
-    /// The next link or links.
-    pub via: Via,
-    /// Its tier: the lowest one that has a responsive link is used.
-    pub tier: u8,
-}
-
-/// Routes to nodes. All links to a node of the same tier are used at once (multipath): the packets
-/// of one session go over all of them, each as fast as its own congestion control allows.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RouteSet {
-    hops: BTreeMap<NodeId, Vec<NextHop>>,
-}
-
-impl RouteSet {
-    /// A set without routes.
-    #[must_use]
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Adds a link, or the links with a neighbour, that lead to a node.
-    #[must_use]
-    pub fn to(self, destination: NodeId, via: impl Into<Via>) -> Self {
-        self.backup(destination, via, 0)
-    }
-
-    /// Like [`to`](Self::to), for use only while no link of a lower tier responds.
-    #[must_use]
-    pub fn backup(mut self, destination: NodeId, via: impl Into<Via>, tier: u8) -> Self {
-        self.add(destination, via, tier);
-        self
-    }
-
-    /// Adds a link, or the links with a neighbour, in a tier. One that is there already changes its
-    /// tier.
-    pub fn add(&mut self, destination: NodeId, via: impl Into<Via>, tier: u8) {
-        let (via, hops) = (via.into(), self.hops.entry(destination).or_default());
-        match hops.iter_mut().find(|hop| hop.via == via) {
-            Some(hop) => hop.tier = tier,
-            None => hops.push(NextHop { via, tier }),
-        }
-    }
-
-    /// The destinations with their next hops.
-    pub fn iter(&self) -> impl Iterator<Item = (NodeId, &[NextHop])> {
-        self.hops.iter().map(|(&node, hops)| (node, &hops[..]))
-    }
-
-    pub(crate) fn hops_to(&self, destination: NodeId) -> &[NextHop] {
-        self.hops.get(&destination).map_or(&[], Vec::as_slice)
-    }
-
-    pub(crate) fn leads_to(&self, destination: NodeId) -> bool {
-        self.hops.contains_key(&destination)
-    }
-
-    fn check(&self, own: NodeId, is_link: impl Fn(LinkId) -> bool) -> Result<(), RouteError> {
-        if self.hops.len() > MAX_DESTINATIONS {
-            return Err(RouteError::TooManyDestinations(self.hops.len()));
-        }
-        for (&node, hops) in &self.hops {
-            if node == own {
-                return Err(RouteError::Own(node));
-            }
-            if hops.len() > MAX_PATHS {
-                return Err(RouteError::TooManyHops { destination: node, hops: hops.len() });
-            }
-            let unknown = hops.iter().find_map(|hop| match hop.via {
-                Via::Link(link) if !is_link(link) => Some(link),
-                _ => None,
-            });
-            if let Some(link) = unknown {
-                return Err(RouteError::UnknownLink { destination: node, link });
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Why a set of routes was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RouteError {
-    /// A route leads over a link that the node does not have.
-    #[error("the route to {destination} leads over {link}, which this node does not have")]
-    UnknownLink {
-        /// The destination.
-        destination: NodeId,
-        /// The link.
-        link: LinkId,
-    },
-    /// A route leads to the node itself.
-    #[error("{0} is this node itself: it needs no route")]
-    Own(NodeId),
-    /// A destination has too many next hops.
-    #[error("the route to {destination} has {hops} next hops, and at most {MAX_PATHS} are used")]
-    TooManyHops {
-        /// The destination.
-        destination: NodeId,
-        /// Number of next hops.
-        hops: usize,
-    },
-    /// The set has too many destinations.
-    #[error("{0} destinations are more than the {MAX_DESTINATIONS} that a node keeps")]
-    TooManyDestinations(usize),
-    /// The node was shut down.
-    #[error("the node is shut down")]
-    Closed,
-}
 
 /// The routes of a node; see [`Node::routes`](super::Node::routes).
 #[derive(Clone, Debug)]
@@ -190,31 +49,5 @@ impl Routes {
         let core = self.shared.lock();
         let Some(node) = &core.node else { return Vec::new() };
         node.resolve(destination).into_iter().map(|(link, _, tier)| (link, tier)).collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const OWN: NodeId = NodeId(1);
-    const FAR: NodeId = NodeId(9);
-
-    #[test]
-    fn invalid_route_sets_are_refused_with_a_reason() {
-        let known = |link: LinkId| link.0 < 100;
-        let check = |routes: RouteSet| routes.check(OWN, known).map_err(|e| e.to_string());
-        assert_eq!(check(RouteSet::new().to(FAR, LinkId(3)).to(FAR, LinkId(3))), Ok(()));
-        let error = check(RouteSet::new().to(FAR, LinkId(100))).unwrap_err();
-        assert_eq!(error, "the route to node 9 leads over link 100, which this node does not have");
-        let error = check(RouteSet::new().to(OWN, LinkId(3))).unwrap_err();
-        assert_eq!(error, "node 1 is this node itself: it needs no route");
-        let many = |count| (0..count).fold(RouteSet::new(), |set, link| set.to(FAR, LinkId(link)));
-        assert_eq!(check(many(MAX_PATHS as u64)), Ok(()));
-        assert!(check(many(MAX_PATHS as u64 + 1)).unwrap_err().contains("17 next hops"));
-        let wide =
-            |count| (2..2 + count).fold(RouteSet::new(), |set, n| set.to(NodeId(n), LinkId(1)));
-        assert_eq!(check(wide(MAX_DESTINATIONS as u32)), Ok(()));
-        assert!(check(wide(MAX_DESTINATIONS as u32 + 1)).is_err());
     }
 }

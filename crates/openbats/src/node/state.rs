@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
+use bats_proto::wire::flow::NodeId;
 use bats_proto::{CloseReason, ConnectionHandle, Endpoint, PresharedKey, Timestamp};
 
+use super::codes;
 use super::event::{Event, EventQueue};
 use super::interface;
 use super::link::{LinkError, LinkId, LinkOptions, LinkPolicy, LinkStatus};
 use super::link_table::{Entry, LinkTable, MAX_LINKS};
-use super::routes::{NextHop, RouteSet, Via};
-use super::{NodeId, codes};
+use super::route_set::{NextHop, RouteSet, Via};
 use crate::fingerprint::Fingerprint;
 use crate::identity::Identity;
 use crate::options::{ClientOptions, Extras};

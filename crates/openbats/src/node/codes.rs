@@ -1,0 +1,6 @@
+//! The codes with which nodes close links and sessions.
+
+/// The peer is not admitted: the text says why.
+pub const NOT_ADMITTED: u64 = 0x4e41;
+/// A neighbour sent messages on a link instead of a session, or opened a channel there.
+pub const MESSAGE: u64 = 0x4e4d;
