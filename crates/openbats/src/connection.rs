@@ -13,9 +13,10 @@ use bytes::Bytes;
 use crate::clock::Clock;
 use crate::compress::MessageCodec;
 use crate::driver::Candidate;
+use crate::endpoint_state::Core;
 use crate::error::{ChannelError, ConnectError, RecvError, SendError};
 use crate::fingerprint::Fingerprint;
-use crate::shared::{Core, FollowUp, Shared};
+use crate::shared::{FollowUp, Shared};
 use crate::transport::Handle;
 
 /// A connection to a peer. It transports messages and keeps their boundaries; the other guarantees

@@ -19,11 +19,13 @@ use crate::connection::Connection;
 use crate::driver::{
     self, IoThreads, LazyPoller, MAX_DSCP, Socket, SocketOptions, Sockets, canonical,
 };
+use crate::endpoint_state::Core;
 use crate::error::{ConnectError, SendError, StartError, TrustError};
 use crate::known_hosts::KnownHosts;
 use crate::node::{NodeId, NodeSetup, NodeState};
 use crate::options::{ClientOptions, Extras, ServerOptions};
-use crate::shared::{Core, Shared, Slot};
+use crate::shared::Shared;
+use crate::slot::Slot;
 #[cfg(feature = "quic")]
 use crate::transport::Quic;
 use crate::transport::{DATAGRAMS_NEED_QUIC, Handle, Listener, Tcp, Transports, Udp};

@@ -7,7 +7,7 @@ use std::task::Waker;
 use super::socket::Bursts;
 use super::{Interest, Sockets, ThreadWaker};
 use crate::clock::Clock;
-use crate::shared::Core;
+use crate::endpoint_state::Core;
 use crate::transport::Output;
 
 /// State of a turn. It has a lock of its own, which is taken before that of the core.

@@ -1,8 +1,7 @@
-//! How a node's endpoint handles the protocol's events: links, admission, sessions.
+//! How a node handles the protocol's events: links, admission, sessions.
 
 use std::net::SocketAddr;
 use std::task::Waker;
-use std::time::Duration;
 
 use bats_proto::relay::RelayEvent;
 use bats_proto::wire::flow::NodeId;
@@ -14,85 +13,21 @@ use super::link::LinkId;
 use super::link_table::{Entry, MAX_LINK_MESSAGE, MAX_LINKS, MAX_LINKS_PER_NEIGHBOUR};
 use super::state::NodeState;
 use crate::fingerprint::Fingerprint;
-use crate::shared::Core;
-use crate::transport::Handle;
-
-/// Interval at which a node that is about to end looks for open sessions.
-const END_INTERVAL: Duration = Duration::from_millis(20);
-
-impl Core {
-    /// Handles the event of a link, or refuses a session. Returns whether the event needs no further
-    /// handling.
-    pub(crate) fn takes_node_event(
-        &mut self,
-        now: Timestamp,
-        handle: Handle,
-        event: &Happened,
-        due: &mut Vec<Waker>,
-    ) -> bool {
-        let (Some(node), Handle::Packets(connection)) = (&mut self.node, handle) else {
-            return false;
-        };
-        let packets = self.endpoint.packets();
-        match packets.remote_node(connection) {
-            Some(remote) => {
-                let refused = node.refuse_session(now, packets, connection, (remote, event), due);
-                let Some(reason) = refused else { return false };
-                self.end_for(now, handle, &CloseReason::Handshake(reason), due);
-                true
-            }
-            None => {
-                let is_over = self.is_shut_down || self.refuses_new || self.endpoints == 0;
-                node.on_link_event(now, packets, connection, (event, is_over), due);
-                true
-            }
-        }
-    }
-
-    /// Does the work that is due: opens links, reports events of the relay, closes the links of a node
-    /// that ends.
-    pub(crate) fn drive_node(&mut self, now: Timestamp, due: &mut Vec<Waker>) {
-        let is_ending = self.handles == 0 || self.is_shut_down;
-        let Some(node) = &mut self.node else { return };
-        let packets = self.endpoint.packets();
-        while let Some(event) = packets.poll_relay_event() {
-            node.on_relay_event(event, due);
-        }
-        if is_ending {
-            // Sessions end first: their last packets go over the links.
-            if packets.connection_count() <= node.links.connections() {
-                node.close_all(now, packets, due);
-            }
-            node.next_check = (packets.connection_count() > 0).then(|| now + END_INTERVAL);
-        } else if node.next_check.is_some_and(|at| at <= now) {
-            node.check_links(now, packets, due);
-        }
-    }
-
-    pub(crate) fn node_timeout(&self) -> Option<Timestamp> {
-        self.node.as_ref()?.next_check
-    }
-
-    /// Closes all links at once. Returns whether there were any.
-    pub(crate) fn close_links(&mut self, now: Timestamp) -> bool {
-        let Some(node) = &mut self.node else { return false };
-        let had_links = node.links.len() > 0;
-        let mut due = Vec::new();
-        node.close_all(now, self.endpoint.packets(), &mut due);
-        due.into_iter().for_each(Waker::wake);
-        had_links
-    }
-}
 
 impl NodeState {
-    fn close_all(&mut self, now: Timestamp, packets: &mut Endpoint, due: &mut Vec<Waker>) {
+    pub(crate) fn close_all(
+        &mut self,
+        now: Timestamp,
+        packets: &mut Endpoint,
+        due: &mut Vec<Waker>,
+    ) {
         let ids: Vec<LinkId> = self.links.ids().collect();
         for id in ids {
             self.close_link(now, packets, id, due);
         }
     }
 
-    fn on_relay_event(&mut self, event: RelayEvent, due: &mut Vec<Waker>) {
+    pub(crate) fn on_relay_event(&mut self, event: RelayEvent, due: &mut Vec<Waker>) {
         let link_of = |link: bats_proto::relay::LinkId| self.links.of(ConnectionHandle(link.0));
         let event = match event {
             RelayEvent::NonInnovativeNeighbour(link) => {
@@ -123,7 +58,7 @@ impl NodeState {
     }
 
     /// Handles the event of a session. Returns the reason if the session is refused.
-    fn refuse_session(
+    pub(crate) fn refuse_session(
         &mut self,
         now: Timestamp,
         packets: &mut Endpoint,
@@ -165,7 +100,7 @@ impl NodeState {
 
     // Links.
 
-    fn on_link_event(
+    pub(crate) fn on_link_event(
         &mut self,
         now: Timestamp,
         packets: &mut Endpoint,

@@ -1,0 +1,73 @@
+//! A connection as the application sees it, and the tasks that wait for it.
+
+use std::collections::VecDeque;
+use std::task::Waker;
+
+use bats_proto::wire::flow::NodeId;
+use bats_proto::{CloseReason, ConnectionStats, Mode};
+use bytes::Bytes;
+
+use crate::channel_wakers::ChannelWakers;
+use crate::compress::{CompressionOffer, MessageCodec};
+use crate::wakers::Wakers;
+
+/// The application's view of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Slot {
+    pub(crate) established: bool,
+    /// The negotiated mode, once established.
+    pub(crate) mode: Mode,
+    /// Messages arrive, or the connection ends.
+    pub(crate) is_reliable: bool,
+    /// This end's compression offer, and the negotiated codec once established.
+    pub(crate) compression_offer: Option<CompressionOffer>,
+    pub(crate) codec: Option<MessageCodec>,
+    /// The other end of a session over relays that was accepted.
+    pub(crate) remote_node: Option<NodeId>,
+    /// The application holds a [`Connection`](crate::Connection) to it, or will get one.
+    pub(crate) is_held: bool,
+    /// Whether a message was refused because the send budget was used up, and no space has become free
+    /// since.
+    pub(crate) is_blocked: bool,
+    /// Whether the application has finished sending.
+    pub(crate) is_finished: bool,
+    pub(crate) end: Option<FinalState>,
+    pub(crate) connecting: Wakers,
+    pub(crate) reading: Wakers,
+    pub(crate) writing: Wakers,
+    pub(crate) finishing: Wakers,
+    pub(crate) channels: ChannelWakers,
+}
+
+impl Slot {
+    /// Whether the task of `waker` alone waits for the connection, for a message; without one, no
+    /// task does.
+    pub(crate) fn has_only_reader(&self, waker: Option<&Waker>) -> bool {
+        self.reading.has_only(waker)
+            && [&self.connecting, &self.writing, &self.finishing]
+                .iter()
+                .all(|wakers| wakers.has_only(None))
+            && self.channels.is_empty()
+    }
+
+    pub(crate) fn wake_all(&mut self, due: &mut Vec<Waker>) {
+        for wakers in
+            [&mut self.connecting, &mut self.reading, &mut self.writing, &mut self.finishing]
+        {
+            wakers.drain_into(due);
+        }
+        self.channels.wake_all(due);
+    }
+}
+
+/// The final state of a connection that has ended.
+#[derive(Debug)]
+pub(crate) struct FinalState {
+    pub(crate) reason: CloseReason,
+    /// Messages received in order and not yet taken by the application.
+    pub(crate) messages: VecDeque<Bytes>,
+    /// The peer had finished: `recv` returns `None` after the last message.
+    pub(crate) finished: bool,
+    pub(crate) all_acknowledged: bool,
+    pub(crate) stats: ConnectionStats,
+}
