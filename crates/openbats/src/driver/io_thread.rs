@@ -3,21 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::num::NonZeroUsize;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
 use bats_types::Timestamp;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::endpoint_driver::{Driver, Next};
+use super::endpoint_waker::EndpointThread;
 use super::socket::{RECEIVE_BATCH, ReceiveBuffers};
-use super::{Driver, Interest, Next, Poller, SocketTurn, ThreadWaker};
+use super::timers::SHORTEST_SLEEP;
+use super::{Interest, Poller, Sockets, ThreadWaker};
 use crate::clock::Clock;
 
 /// Timer slack requested from the system: the default of 50 us is a fifth of a pacing interval.
 const TIMER_SLACK_NS: u64 = 1;
-/// Shortest sleep: for earlier deadlines the loop polls instead.
-pub(super) const SHORTEST_SLEEP: Duration = Duration::from_micros(5);
 /// Poller token of the thread's waker. The tokens of an endpoint are twice its number for UDP, and
 /// one more for its TCP sockets.
 const WAKER: u64 = u64::MAX;
@@ -43,7 +44,7 @@ impl IoThreads {
     }
 
     /// Adds an endpoint to the thread with the fewest, or to a new one.
-    pub(crate) fn attach(&self, driver: Driver) -> io::Result<()> {
+    pub(super) fn attach(&self, driver: Driver) -> io::Result<()> {
         let mut threads = self.0.threads.lock().unwrap_or_else(PoisonError::into_inner);
         threads.retain(|thread| thread.upgrade().is_some_and(|thread| !thread.lock().has_ended));
         let mut driver = driver;
@@ -74,41 +75,26 @@ struct Inbox {
 
 /// The part of an I/O thread that other threads use.
 #[derive(Debug)]
-pub(crate) struct IoThread {
+pub(super) struct IoThread {
     inbox: Mutex<Inbox>,
     waker: ThreadWaker,
     poller: Poller,
 }
 
-/// Wakes the I/O thread of an endpoint.
-#[derive(Debug, Default)]
-pub(crate) struct EndpointWaker(OnceLock<(Arc<IoThread>, u64)>);
-
-impl EndpointWaker {
-    pub(crate) fn wake(&self) {
-        // An endpoint without a thread is not started yet, and its first turn follows.
-        if let Some((thread, number)) = self.0.get() {
-            thread.lock().woken.push(*number);
-            thread.waker.wake();
-        }
+impl EndpointThread for IoThread {
+    fn wake(&self, number: u64) {
+        self.lock().woken.push(number);
+        self.waker.wake();
     }
 
-    /// Changes the socket events that the I/O thread waits for.
-    pub(super) fn watch(&self, turn: &mut SocketTurn, interest: Interest) -> io::Result<()> {
-        if turn.interest != interest {
-            let Some((thread, number)) = self.0.get() else {
-                return Err(io::ErrorKind::NotConnected.into());
-            };
-            thread.poller.change(&*turn.socket, 2 * number, interest)?;
-            turn.interest = interest;
-        }
-        Ok(())
+    fn watch(&self, number: u64, sockets: &Sockets, interest: Interest) -> io::Result<()> {
+        self.poller.change(sockets, 2 * number, interest)
     }
 }
 
 impl IoThread {
     /// Starts a thread with a first endpoint.
-    pub(crate) fn start(driver: Driver) -> io::Result<Arc<Self>> {
+    pub(super) fn start(driver: Driver) -> io::Result<Arc<Self>> {
         let poller = Poller::new()?;
         let waker = ThreadWaker::new()?;
         poller.add(&waker, WAKER, Interest::Read)?;
@@ -137,7 +123,7 @@ impl IoThread {
         inbox.next += 1;
         inbox.endpoints += 1;
         // The driver is new, so its waker is not set.
-        let _ = driver.shared.waker.0.set((self.clone(), number));
+        driver.shared.waker.attach(self.clone(), number);
         inbox.new.push(driver);
         drop(inbox);
         self.waker.wake();

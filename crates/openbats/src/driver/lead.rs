@@ -11,7 +11,8 @@ use bats_types::Timestamp;
 
 use super::parker::{ParkState, Parker, Readiness, time_left};
 use super::socket::ReceiveBuffers;
-use super::{Interest, Sockets, ThreadWaker, timers_until};
+use super::timers::timers_until;
+use super::{Interest, Sockets, ThreadWaker};
 use crate::shared::Shared;
 use crate::transport::Handle;
 

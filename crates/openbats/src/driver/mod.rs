@@ -1,6 +1,8 @@
 //! Drives sockets and protocol cores on I/O threads, with timers in nanoseconds.
 
 mod custody;
+mod endpoint_driver;
+mod endpoint_waker;
 mod icmp_errors;
 mod io_thread;
 mod lead;
@@ -11,20 +13,16 @@ mod socket_options;
 mod socket_turn;
 mod sockets;
 mod thread_waker;
+mod timers;
 
 use std::io;
 use std::sync::Arc;
-use std::task::Waker;
-use std::time::Duration;
-
-use bats_proto::Input;
-use bats_types::Timestamp;
 
 pub(crate) use custody::Custody;
-use icmp_errors::UnreachablePort;
+use endpoint_driver::Driver;
+pub(crate) use endpoint_waker::EndpointWaker;
+use io_thread::IoThread;
 pub use io_thread::IoThreads;
-use io_thread::SHORTEST_SLEEP;
-pub(crate) use io_thread::{EndpointWaker, IoThread};
 pub(crate) use lead::Candidate;
 pub(crate) use parker::Parker;
 pub(crate) use poller::{Interest, LazyPoller, Poller};
@@ -35,7 +33,6 @@ pub(crate) use sockets::Sockets;
 pub(crate) use thread_waker::ThreadWaker;
 
 use crate::shared::Shared;
-use socket::ReceiveBuffers;
 
 /// Starts to drive an endpoint: on one of `threads`, or on a thread of its own. This ends when all
 /// handles of the endpoint and its connections are dropped and the last connection has ended.
@@ -45,143 +42,9 @@ pub(crate) fn start(
     threads: Option<&IoThreads>,
 ) -> io::Result<()> {
     *shared.lock_socket() = Some(SocketTurn::new(socket));
-    let driver = Driver { shared, unreachable_ports: Vec::new(), due: Vec::new() };
+    let driver = Driver::new(shared);
     match threads {
         Some(threads) => threads.attach(driver),
         None => IoThread::start(driver).map(drop),
-    }
-}
-
-/// The time up to which expired timers are handled `now`, after the socket was read at `read_at`. What stops a later
-/// one may have arrived since: this thread may have waited for a lock or a processor.
-fn timers_until(read_at: Timestamp, now: Timestamp) -> Timestamp {
-    now.min(read_at + SHORTEST_SLEEP)
-}
-
-/// The I/O of one endpoint.
-#[derive(Debug)]
-pub(crate) struct Driver {
-    shared: Arc<Shared>,
-    /// Errors that the system reported since the last turn.
-    unreachable_ports: Vec<UnreachablePort>,
-    /// Tasks to wake once the lock is released.
-    due: Vec<Waker>,
-}
-
-/// When an endpoint needs its next turn.
-enum Next {
-    /// At once: more packets are ready to be sent or received.
-    Now,
-    /// After this time or with the next I/O event.
-    Sleep(Option<Duration>),
-    /// When the socket is writable.
-    SleepUntilWritable,
-    /// Never: no handles and no connections are left.
-    Finish,
-}
-
-impl Driver {
-    /// Receives, processes and sends once. `is_by_timer`: nothing but the time has changed since the last turn.
-    fn turn(&mut self, incoming: &mut ReceiveBuffers, is_by_timer: bool) -> io::Result<Next> {
-        if is_by_timer && let Some(next) = self.skipped_turn() {
-            return Ok(next);
-        }
-        let shared = Arc::clone(&self.shared);
-        let mut guard = shared.lock_socket();
-        let Some(turn) = guard.as_mut() else { return Ok(Next::Finish) };
-        let read_at = shared.clock.now();
-        // Another thread that serves the socket may not have run for long. Before a timer is handled, what waits
-        // is read here: an acknowledgement among it stops the probe timer.
-        let reads = shared.lock().custody.io_has_work(read_at);
-        // Read pending errors first: otherwise they make the next call fail.
-        self.unreachable_ports = turn.socket.unreachable_ports();
-        let received = reads && turn.socket.receive(incoming)?;
-        let (next, interest) = self.process(turn, incoming, (received, read_at));
-        let sent = turn.socket.send(&mut turn.outgoing);
-        if !self.due.is_empty() {
-            // A waker may run its task, which may call this endpoint.
-            drop(guard);
-            self.due.drain(..).for_each(Waker::wake);
-            guard = shared.lock_socket();
-        }
-        let Some(turn) = guard.as_mut() else { return Ok(Next::Finish) };
-        let all_sent = sent?;
-        let next = match next {
-            Next::Finish => return Ok(Next::Finish),
-            _ if !all_sent => match self.shared.lock().is_terminated {
-                true => return Ok(Next::Finish),
-                false => Next::SleepUntilWritable,
-            },
-            // More packets may follow: polling is cheaper than sleeping.
-            Next::Sleep(_) if received => {
-                self.shared.lock().is_asleep = false;
-                Next::Now
-            }
-            next => next,
-        };
-        let interest = match next {
-            Next::SleepUntilWritable => Interest::ReadWrite,
-            _ => interest,
-        };
-        shared.waker.watch(turn, interest)?;
-        Ok(next)
-    }
-
-    /// When the next turn is, if there is nothing to do in this one: a thread of the application serves the
-    /// socket. Such a thread would wait for the locks of a whole turn.
-    fn skipped_turn(&self) -> Option<Next> {
-        let mut core = self.shared.lock();
-        let now = self.shared.clock.now();
-        if !core.is_asleep || core.custody.io_has_work(now) {
-            return None;
-        }
-        // The socket events stay as they are: none while it is served.
-        let (_, until) = core.custody.io_sleeps(now);
-        Some(Next::Sleep(until.map(|until| until - now)))
-    }
-
-    /// Passes packets to the core that were received, if any, after `read_at`, and collects the packets to send.
-    fn process(
-        &mut self,
-        turn: &mut SocketTurn,
-        incoming: &mut ReceiveBuffers,
-        (received, read_at): (bool, Timestamp),
-    ) -> (Next, Interest) {
-        let clock = &self.shared.clock;
-        let mut core = self.shared.lock();
-        // Before the received datagrams: the errors answer packets sent earlier.
-        for error in self.unreachable_ports.drain(..) {
-            core.endpoint.handle_unreachable_port(clock.now(), error.remote, &error.quoted);
-        }
-        for datagram in incoming.drain() {
-            core.endpoint.handle(clock.now(), Input::Datagram(datagram));
-        }
-        core.endpoint.handle(timers_until(read_at, clock.now()), Input::Timeout);
-        core.check_untrusted_peers(clock);
-        core.drive_node(clock.now(), &mut self.due);
-        let has_more = turn.collect(&mut core, clock, usize::MAX, true, &mut self.due);
-        if received {
-            core.custody.on_received();
-        }
-        core.check_idle(&mut self.due);
-        let now = clock.now();
-        let (interest, until) = core.custody.io_sleeps(now);
-        if has_more {
-            return (Next::Now, interest);
-        }
-        if core.is_terminated || core.handles == 0 && core.is_idle() {
-            return (Next::Finish, interest);
-        }
-        // From here on calls of the application wake the thread.
-        core.is_asleep = true;
-        (Next::Sleep(until.map(|until| until - now)), interest)
-    }
-
-    /// Ends the endpoint and notifies all waiting tasks.
-    fn end(self, why: String) {
-        self.shared.stop_leader();
-        // Tasks that are notified of the end can bind the address at once.
-        drop(self.shared.lock_socket().take());
-        self.shared.on_ended(why);
     }
 }
