@@ -19,8 +19,10 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    pub(crate) fn new(inner: openbats::Channel) -> Self {
-        Self { inner: Arc::new(inner) }
+    /// The channel as the result of an operation.
+    pub(crate) fn value(inner: openbats::Channel) -> Value {
+        let channel = Self { inner: Arc::new(inner) };
+        Value::Object(Box::new(|py| Ok(Py::new(py, channel)?.into_any())))
     }
 }
 

@@ -9,9 +9,10 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyDict;
 
-use crate::endpoint::seconds;
+use crate::channel::Channel;
 use crate::error::Failure;
 use crate::operation::{Operation, Value};
+use crate::options::seconds;
 
 /// Message size in bytes from which sharing the Python object costs less than a copy.
 const SHARED: usize = 16 << 10;
@@ -23,8 +24,10 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    pub(crate) fn new(inner: openbats::Connection) -> Self {
-        Self { inner }
+    /// The connection as the result of an operation.
+    pub(crate) fn value(inner: openbats::Connection) -> Value {
+        let connection = Self { inner };
+        Value::Object(Box::new(|py| Ok(Py::new(py, connection)?.into_any())))
     }
 }
 
@@ -77,12 +80,12 @@ impl Connection {
 
     fn open_channel(&self) -> Operation {
         let connection = self.inner.clone();
-        Operation::new(async move { Ok(Value::Channel(connection.open_channel().await?)) })
+        Operation::new(async move { Ok(Channel::value(connection.open_channel().await?)) })
     }
 
     fn accept_channel(&self) -> Operation {
         let connection = self.inner.clone();
-        Operation::new(async move { Ok(Value::Channel(connection.accept_channel().await?)) })
+        Operation::new(async move { Ok(Channel::value(connection.accept_channel().await?)) })
     }
 
     fn close(&self, py: Python<'_>, code: u64, reason: &str) {

@@ -6,6 +6,7 @@ mod connection;
 mod endpoint;
 mod error;
 mod operation;
+mod options;
 mod sim;
 mod topologies;
 

@@ -14,18 +14,19 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::channel::Channel;
-use crate::connection::Connection;
 use crate::error::Failure;
 
 /// Interval at which a waiting thread checks for Ctrl-C.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
+/// Makes an object of a native class.
+type MakeObject = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
+
 /// Result of an operation.
 pub(crate) enum Value {
     Nothing,
-    Connection(openbats::Connection),
-    Channel(openbats::Channel),
+    /// An object of a native class, which is made when Python takes the result.
+    Object(MakeObject),
     Message(Bytes),
     /// Path, size and hash of a file.
     File(Option<String>, u64, [u8; 32]),
@@ -37,8 +38,7 @@ type Task = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 fn to_python(py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
     Ok(match value {
         Value::Nothing => py.None(),
-        Value::Connection(connection) => Py::new(py, Connection::new(connection))?.into_any(),
-        Value::Channel(channel) => Py::new(py, Channel::new(channel))?.into_any(),
+        Value::Object(make) => make(py)?,
         Value::Message(message) => PyBytes::new(py, &message).into_any().unbind(),
         Value::File(path, size, hash) => {
             (path, size, PyBytes::new(py, &hash)).into_pyobject(py)?.into_any().unbind()

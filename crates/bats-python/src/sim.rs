@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
 use crate::connection::stats_dict;
-use crate::endpoint::{congestion, goal};
+use crate::options::{congestion, goal};
 
 /// Longest run in seconds: virtual time costs real time.
 const MAX_DURATION: f64 = 3_600.0;
