@@ -101,3 +101,5 @@ impl Callback<ChannelAcceptFn> {
 
 pub(crate) type ConnectionCallback = Callback<ConnectionFn>;
 pub(crate) type ListenCallback = Callback<ListenFn>;
+pub(crate) type ChannelCallback = Callback<ChannelFn>;
+pub(crate) type AcceptCallback = Callback<ChannelAcceptFn>;

@@ -12,20 +12,18 @@ use bytes::Bytes;
 use openbats::ChannelError;
 use tokio::sync::Notify;
 
-use crate::callback::{Callback, ChannelAcceptFn, ChannelFn};
+use crate::callback::{AcceptCallback, ChannelCallback};
 use crate::connection::Connection;
+use crate::context::Context;
 use crate::event::{ChannelEvent, Code, Failure};
 use crate::gate::Gate;
 use crate::handles::{Table, new_id};
-use crate::session::Session;
+use crate::owner::Owner;
 
 pub(crate) static CHANNELS: Table<Channel> = Table::new();
 
 /// Most bytes of one DATA event.
 const MAX_DATA: usize = 64 << 10;
-
-type ChannelCallback = Callback<ChannelFn>;
-type AcceptCallback = Callback<ChannelAcceptFn>;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -49,8 +47,11 @@ fn failure(error: &ChannelError) -> Failure {
 }
 
 /// The channels of a connection, and the callback for those that the peer opens.
-#[derive(Default)]
 pub(crate) struct ChannelSet {
+    /// The number of the connection's handle.
+    session: usize,
+    context: Arc<Context>,
+    owner: Weak<dyn Owner>,
     /// `None` after the end.
     channels: Mutex<Option<HashMap<usize, Weak<Channel>>>>,
     acceptor: Mutex<Option<Arc<AcceptCallback>>>,
@@ -58,12 +59,24 @@ pub(crate) struct ChannelSet {
 }
 
 impl ChannelSet {
+    pub(crate) fn new(session: usize, context: Arc<Context>, owner: Weak<dyn Owner>) -> Arc<Self> {
+        Arc::new(Self {
+            session,
+            context,
+            owner,
+            channels: Mutex::default(),
+            acceptor: Mutex::default(),
+            is_accepting: AtomicBool::new(false),
+        })
+    }
+
     /// Lets channels be opened and accepted.
     pub(crate) fn start(&self) {
         *lock(&self.channels) = Some(HashMap::new());
     }
 
-    fn is_started(&self) -> bool {
+    /// Whether channels can be opened and accepted.
+    pub(crate) fn is_started(&self) -> bool {
         lock(&self.channels).is_some()
     }
 
@@ -90,12 +103,77 @@ impl ChannelSet {
         let acceptor = lock(&self.acceptor).take();
         drop(acceptor);
     }
+
+    /// Sets the callback for channels that the peer opens.
+    pub(crate) fn accept(
+        self: &Arc<Self>,
+        connection: Connection,
+        callback: AcceptCallback,
+    ) -> Result<(), Failure> {
+        let old = lock(&self.acceptor).replace(Arc::new(callback));
+        drop(old);
+        if self.is_accepting.swap(true, Ordering::SeqCst) {
+            return Ok(());
+        }
+        // A connection without channels says so at once.
+        let first = match now_or_never(connection.accept_channel()).transpose() {
+            Ok(first) => first,
+            Err(error) => {
+                self.is_accepting.store(false, Ordering::SeqCst);
+                let unused = lock(&self.acceptor).take();
+                drop(unused);
+                return Err(failure(&error));
+            }
+        };
+        self.context.spawn(self.clone().run_acceptor(connection, first));
+        // The pointers may have been released before this one was set.
+        if !self.is_started() {
+            let late = lock(&self.acceptor).take();
+            drop(late);
+        }
+        Ok(())
+    }
+
+    async fn run_acceptor(
+        self: Arc<Self>,
+        connection: Connection,
+        mut first: Option<openbats::Channel>,
+    ) {
+        loop {
+            let accepted = match first.take() {
+                Some(accepted) => accepted,
+                None => match connection.accept_channel().await {
+                    Ok(accepted) => accepted,
+                    Err(_) => return,
+                },
+            };
+            let channel = Channel::make(&self, None);
+            channel.set_inner(accepted);
+            let (set, offered) = (self.clone(), channel.clone());
+            self.context.dispatch(move || set.call_acceptor(&offered)).await;
+            if lock(&channel.callback).is_none() {
+                // Nothing else would end it.
+                channel.close();
+                continue;
+            }
+            self.context.spawn(channel.run());
+        }
+    }
+
+    fn call_acceptor(&self, channel: &Channel) {
+        let Some(owner) = self.owner.upgrade() else { return };
+        let Some(_running) = owner.gate().enter() else { return };
+        let acceptor = lock(&self.acceptor).clone();
+        if let Some(acceptor) = acceptor {
+            acceptor.call(self.session, channel.id);
+        }
+    }
 }
 
 /// One channel.
 pub(crate) struct Channel {
     id: usize,
-    session: Weak<Session>,
+    set: Weak<ChannelSet>,
     /// The native channel, once it is open. Taken at the end, which closes it.
     inner: Mutex<Option<Arc<openbats::Channel>>>,
     number: OnceLock<u64>,
@@ -110,10 +188,10 @@ pub(crate) struct Channel {
 }
 
 impl Channel {
-    fn make(session: &Arc<Session>, callback: Option<ChannelCallback>) -> Arc<Self> {
+    fn make(set: &Arc<ChannelSet>, callback: Option<ChannelCallback>) -> Arc<Self> {
         let channel = Arc::new(Self {
             id: new_id(),
-            session: Arc::downgrade(session),
+            set: Arc::downgrade(set),
             inner: Mutex::default(),
             number: OnceLock::new(),
             callback: Mutex::new(callback.map(Arc::new)),
@@ -124,7 +202,7 @@ impl Channel {
             is_blocked: AtomicBool::new(false),
         });
         CHANNELS.insert(channel.id, channel.clone());
-        if !session.channels.insert(&channel) {
+        if !set.insert(&channel) {
             channel.end();
         }
         channel
@@ -133,18 +211,18 @@ impl Channel {
     /// Opens a channel. If the peer allows no more now, it is opened later. Returns the number of its
     /// handle.
     pub(crate) fn open(
-        session: &Arc<Session>,
+        set: &Arc<ChannelSet>,
+        connection: Connection,
         callback: ChannelCallback,
     ) -> Result<usize, Failure> {
-        let connection = open_connection(session)?;
         let opened =
             now_or_never(connection.open_channel()).transpose().map_err(|error| failure(&error))?;
-        let channel = Self::make(session, Some(callback));
+        let channel = Self::make(set, Some(callback));
         let id = channel.id;
         if let Some(opened) = opened {
             channel.set_inner(opened);
         }
-        session.context.spawn(channel.run_opened(connection));
+        set.context.spawn(channel.run_opened(connection));
         Ok(id)
     }
 
@@ -227,8 +305,8 @@ impl Channel {
     /// Ends the channel for the program: when this returns, no callback runs except one that the
     /// caller is in.
     pub(crate) fn close(&self) {
-        if let Some(session) = self.session.upgrade() {
-            session.channels.remove(self.id);
+        if let Some(set) = self.set.upgrade() {
+            set.remove(self.id);
         }
         self.gate.close();
         self.end();
@@ -246,11 +324,8 @@ impl Channel {
 
     /// Runs the callback for an event on the current thread.
     fn call_now(&self, event: ChannelEvent, data: &[u8], code: u64) {
-        let Some(protocol) = self.session.upgrade().and_then(|session| session.protocol.upgrade())
-        else {
-            return;
-        };
-        let Some(_running) = protocol.gate.enter() else { return };
+        let Some(owner) = self.set.upgrade().and_then(|set| set.owner.upgrade()) else { return };
+        let Some(_running) = owner.gate().enter() else { return };
         let Some(_running_here) = self.gate.enter() else { return };
         // The clone lives until the call returns, even if the call sets another callback.
         let callback = lock(&self.callback).clone();
@@ -260,7 +335,7 @@ impl Channel {
     }
 
     async fn emit(self: &Arc<Self>, event: ChannelEvent, data: Bytes, code: u64) {
-        let Some(context) = self.session.upgrade().map(|session| session.context.clone()) else {
+        let Some(context) = self.set.upgrade().map(|set| set.context.clone()) else {
             return;
         };
         let channel = self.clone();
@@ -354,76 +429,4 @@ async fn read(channel: &openbats::Channel) -> Result<Bytes, ChannelError> {
         })
     })
     .await
-}
-
-fn open_connection(session: &Session) -> Result<Connection, Failure> {
-    let closed = || Failure::new(Code::ConnectionClosed, "the connection is not established");
-    session.connection().filter(|_| session.channels.is_started()).ok_or_else(closed)
-}
-
-impl Session {
-    /// Sets the callback for channels that the peer opens.
-    pub(crate) fn accept_channels(
-        self: &Arc<Self>,
-        callback: AcceptCallback,
-    ) -> Result<(), Failure> {
-        let connection = open_connection(self)?;
-        let old = lock(&self.channels.acceptor).replace(Arc::new(callback));
-        drop(old);
-        if self.channels.is_accepting.swap(true, Ordering::SeqCst) {
-            return Ok(());
-        }
-        // A connection without channels says so at once.
-        let first = match now_or_never(connection.accept_channel()).transpose() {
-            Ok(first) => first,
-            Err(error) => {
-                self.channels.is_accepting.store(false, Ordering::SeqCst);
-                let unused = lock(&self.channels.acceptor).take();
-                drop(unused);
-                return Err(failure(&error));
-            }
-        };
-        self.context.spawn(self.clone().run_acceptor(connection, first));
-        // The session may have released its pointers before this one was set.
-        if !self.channels.is_started() {
-            let late = lock(&self.channels.acceptor).take();
-            drop(late);
-        }
-        Ok(())
-    }
-
-    async fn run_acceptor(
-        self: Arc<Self>,
-        connection: Connection,
-        mut first: Option<openbats::Channel>,
-    ) {
-        loop {
-            let accepted = match first.take() {
-                Some(accepted) => accepted,
-                None => match connection.accept_channel().await {
-                    Ok(accepted) => accepted,
-                    Err(_) => return,
-                },
-            };
-            let channel = Channel::make(&self, None);
-            channel.set_inner(accepted);
-            let (session, offered) = (self.clone(), channel.clone());
-            self.context.dispatch(move || session.call_acceptor(&offered)).await;
-            if lock(&channel.callback).is_none() {
-                // Nothing else would end it.
-                channel.close();
-                continue;
-            }
-            self.context.spawn(channel.run());
-        }
-    }
-
-    fn call_acceptor(&self, channel: &Channel) {
-        let Some(protocol) = self.protocol.upgrade() else { return };
-        let Some(_running) = protocol.gate.enter() else { return };
-        let acceptor = lock(&self.channels.acceptor).clone();
-        if let Some(acceptor) = acceptor {
-            acceptor.call(self.id, channel.id);
-        }
-    }
 }

@@ -16,7 +16,6 @@ use tokio::sync::Notify;
 use crate::callback_queue::CallbackQueue;
 use crate::gate::Gate;
 use crate::handles::{Table, new_id};
-use crate::protocol::Protocol;
 use crate::{log, signals};
 
 /// Idle time after which threads that read files for `SendFile` end.
@@ -26,6 +25,12 @@ const MAX_FILE_THREADS: usize = 4;
 /// Maximum number of threads for the sockets of a context. One serves about 3 Gbit/s; more than the
 /// processors of the machine would only compete.
 const MAX_IO_THREADS: usize = 4;
+
+/// An object that runs on a context and ends with it.
+pub(crate) trait Member: Send + Sync {
+    /// Ends the object. When this returns, none of its callbacks runs except one that the caller is in.
+    fn shut_down(&self);
+}
 
 pub(crate) static CONTEXTS: Table<Context> = Table::new();
 
@@ -40,7 +45,7 @@ pub(crate) struct Context {
     stop: Arc<Notify>,
     /// Queue of callbacks, for a polled context.
     pub(crate) queue: Option<CallbackQueue>,
-    protocols: Mutex<BTreeMap<usize, Weak<Protocol>>>,
+    members: Mutex<BTreeMap<usize, Weak<dyn Member>>>,
     /// Gate of the signal callback.
     pub(crate) gate: Arc<Gate>,
     is_destroyed: AtomicBool,
@@ -77,7 +82,7 @@ impl Context {
             io_threads: IoThreads::new(io_threads()),
             stop,
             queue,
-            protocols: Mutex::default(),
+            members: Mutex::default(),
             gate: Arc::default(),
             is_destroyed: AtomicBool::new(false),
         });
@@ -107,13 +112,12 @@ impl Context {
         }
     }
 
-    pub(crate) fn add(&self, protocol: &Arc<Protocol>) {
-        let mut protocols = self.protocols.lock().unwrap_or_else(PoisonError::into_inner);
-        protocols.insert(protocol.id, Arc::downgrade(protocol));
+    pub(crate) fn add(&self, id: usize, member: Weak<dyn Member>) {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner).insert(id, member);
     }
 
-    pub(crate) fn remove(&self, protocol: usize) {
-        let old = self.protocols.lock().unwrap_or_else(PoisonError::into_inner).remove(&protocol);
+    pub(crate) fn remove(&self, id: usize) {
+        let old = self.members.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
         drop(old);
     }
 
@@ -125,11 +129,11 @@ impl Context {
         }
         self.gate.close();
         signals::remove_callback(self.id);
-        let protocols =
-            std::mem::take(&mut *self.protocols.lock().unwrap_or_else(PoisonError::into_inner));
-        for protocol in protocols.into_values() {
-            if let Some(protocol) = protocol.upgrade() {
-                protocol.shut_down();
+        let members =
+            std::mem::take(&mut *self.members.lock().unwrap_or_else(PoisonError::into_inner));
+        for member in members.into_values() {
+            if let Some(member) = member.upgrade() {
+                member.shut_down();
             }
         }
         if let Some(queue) = &self.queue {

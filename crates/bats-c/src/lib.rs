@@ -19,6 +19,8 @@ mod handles;
 mod last_error;
 mod listener;
 mod log;
+mod owner;
+mod ports;
 mod protocol;
 mod session;
 mod signals;

@@ -10,7 +10,9 @@ use crate::callback::ListenCallback;
 use crate::config::Config;
 use crate::connection::Connection;
 use crate::event::{Code, Failure, ListenEvent};
-use crate::protocol::{self, Protocol};
+use crate::gate::Gate;
+use crate::owner::Owner;
+use crate::ports::release_port;
 use crate::session::Session;
 
 enum Socket {
@@ -19,6 +21,17 @@ enum Socket {
     Bound(Endpoint),
     /// Closed; cannot be bound any more.
     Closed,
+}
+
+/// What a listener needs of its protocol object, which itself knows the listener.
+pub(crate) trait ListenerOwner: Owner {
+    fn set_bound(&self, bound: Option<SocketAddr>);
+
+    /// Removes a listener that could not be bound or was stopped.
+    fn listener_ended(&self, listener: &Arc<Listener>);
+
+    /// Adds a session; `false` if the object is destroyed.
+    fn add_session(&self, session: &Arc<Session>) -> bool;
 }
 
 /// A listener of a protocol object.
@@ -42,17 +55,22 @@ impl Listener {
     }
 
     /// Runs the callback for an event on the current thread.
-    pub(crate) fn call_now(&self, protocol: &Protocol, id: usize, event: ListenEvent) {
-        let Some(_running) = protocol.gate.enter() else { return };
+    pub(crate) fn call_now(&self, gate: &Gate, id: usize, event: ListenEvent) {
+        let Some(_running) = gate.enter() else { return };
         let callback = self.callback.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(callback) = callback {
             callback.call(id, event);
         }
     }
 
-    async fn notify(self: &Arc<Self>, protocol: &Arc<Protocol>, id: usize, event: ListenEvent) {
-        let (this, owner) = (self.clone(), protocol.clone());
-        protocol.context.dispatch(move || this.call_now(&owner, id, event)).await;
+    async fn notify(
+        self: &Arc<Self>,
+        owner: &Arc<dyn ListenerOwner>,
+        id: usize,
+        event: ListenEvent,
+    ) {
+        let (this, protocol) = (self.clone(), owner.clone());
+        owner.context().dispatch(move || this.call_now(protocol.gate(), id, event)).await;
     }
 
     /// Stops listening. Returns the socket, which accepted connections share, to the caller.
@@ -73,7 +91,7 @@ impl Listener {
 
     fn bind(
         &self,
-        protocol: &Protocol,
+        owner: &dyn ListenerOwner,
         address: SocketAddr,
         config: &Config,
     ) -> Result<Endpoint, Failure> {
@@ -82,14 +100,14 @@ impl Listener {
             .endpoint_builder()
             .bind(address)
             .server(config.server_options()?)
-            .io_threads(&protocol.context.io_threads)
+            .io_threads(&owner.context().io_threads)
             .start()
             .map_err(|error| failed(error.to_string()))?;
         let mut place = self.lock();
         if !matches!(*place, Socket::Unbound) {
             // The program stopped the listener before it was bound.
             drop(place);
-            protocol::release_port(&endpoint);
+            release_port(&endpoint);
             return Err(failed("stopped while the port was being bound".into()));
         }
         *place = Socket::Bound(endpoint.clone());
@@ -99,41 +117,41 @@ impl Listener {
     /// Binds the port, reports the result, and accepts connections until the listener is stopped.
     pub(crate) async fn run(
         self: Arc<Self>,
-        protocol: Arc<Protocol>,
+        owner: Arc<dyn ListenerOwner>,
         address: SocketAddr,
         config: Arc<Config>,
     ) {
-        let endpoint = match self.bind(&protocol, address, &config) {
+        let endpoint = match self.bind(&*owner, address, &config) {
             Ok(endpoint) => {
                 let bound = endpoint.local_addr();
                 tracing::info!(%bound, mode = config.mode, "listening");
-                protocol.set_bound(Some(bound));
-                self.notify(&protocol, 0, ListenEvent::Success).await;
+                owner.set_bound(Some(bound));
+                self.notify(&owner, 0, ListenEvent::Success).await;
                 endpoint
             }
             Err(failure) => {
                 tracing::warn!(error = failure.text, "cannot listen");
-                protocol.listener_ended(&self);
-                let (this, owner) = (self.clone(), protocol.clone());
+                owner.listener_ended(&self);
+                let (this, protocol) = (self.clone(), owner.clone());
                 let notify = move || {
                     crate::last_error::set(&failure.text);
-                    this.call_now(&owner, 0, ListenEvent::Failed);
+                    this.call_now(protocol.gate(), 0, ListenEvent::Failed);
                 };
-                protocol.context.dispatch(notify).await;
+                owner.context().dispatch(notify).await;
                 self.drop_callback();
                 return;
             }
         };
-        self.accept(&protocol, endpoint, &config).await;
-        protocol.set_bound(None);
-        protocol.listener_ended(&self);
-        self.notify(&protocol, 0, ListenEvent::Stopped).await;
+        self.accept(&owner, endpoint, &config).await;
+        owner.set_bound(None);
+        owner.listener_ended(&self);
+        self.notify(&owner, 0, ListenEvent::Stopped).await;
         self.drop_callback();
     }
 
     async fn accept(
         self: &Arc<Self>,
-        protocol: &Arc<Protocol>,
+        owner: &Arc<dyn ListenerOwner>,
         endpoint: Endpoint,
         config: &Arc<Config>,
     ) {
@@ -147,29 +165,30 @@ impl Listener {
                 // If the program did not stop the listener, its I/O thread has failed and logged
                 // why.
                 if matches!(&*self.lock(), Socket::Bound(_)) {
-                    self.notify(protocol, 0, ListenEvent::AcceptedError).await;
+                    self.notify(owner, 0, ListenEvent::AcceptedError).await;
                 }
                 return;
             };
             let local = connection.local_addr();
-            self.add_session_of(protocol, Connection::new(connection), local, config).await;
+            self.add_session_of(owner, Connection::new(connection), local, config).await;
         }
     }
 
     /// Creates a session for an accepted connection and reports it.
     async fn add_session_of(
         self: &Arc<Self>,
-        protocol: &Arc<Protocol>,
+        owner: &Arc<dyn ListenerOwner>,
         connection: Connection,
         local: SocketAddr,
         config: &Arc<Config>,
     ) {
-        let session = Session::accepted(protocol, connection.clone(), local, config);
-        if !protocol.add_session(&session) {
+        let of_session: Arc<dyn Owner> = owner.clone();
+        let session = Session::accepted(&of_session, connection.clone(), local, config);
+        if !owner.add_session(&session) {
             session.end();
             return;
         }
-        self.notify(protocol, session.id, ListenEvent::NewConnection).await;
-        protocol.context.spawn(session.run_accepted(connection));
+        self.notify(owner, session.id, ListenEvent::NewConnection).await;
+        owner.context().spawn(session.run_accepted(connection));
     }
 }

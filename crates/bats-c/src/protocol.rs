@@ -9,20 +9,19 @@ use openbats::{Builder, Endpoint, Wait};
 
 use crate::callback::{ConnectionCallback, ListenCallback};
 use crate::config::{self, Config, DefaultTrust};
-use crate::context::Context;
+use crate::context::{Context, Member};
 use crate::event::{Code, Event, Failure, ListenEvent};
 use crate::gate::Gate;
 use crate::handles::{Table, new_id};
-use crate::listener::Listener;
+use crate::listener::{Listener, ListenerOwner};
+use crate::owner::Owner;
+use crate::ports::release_port;
 use crate::session::Session;
 
 pub(crate) static PROTOCOLS: Table<Protocol> = Table::new();
 
 /// Time that the destruction of a protocol object gives data in flight to arrive.
 const LINGER: Duration = Duration::from_millis(500);
-/// Maximum time to release a port.
-const PORT_RELEASE: Duration = Duration::from_secs(2);
-
 /// The socket for client connections of a protocol object.
 struct Client {
     local_addr: Option<SocketAddr>,
@@ -59,7 +58,8 @@ impl Protocol {
             state: Mutex::new(State { config: Arc::new(config), ..State::default() }),
         });
         PROTOCOLS.insert(protocol.id, protocol.clone());
-        context.add(&protocol);
+        let member: Arc<dyn Member> = protocol.clone();
+        context.add(protocol.id, Arc::downgrade(&member));
         protocol
     }
 
@@ -76,10 +76,6 @@ impl Protocol {
 
     pub(crate) fn bound(&self) -> Option<SocketAddr> {
         self.lock().bound
-    }
-
-    pub(crate) fn set_bound(&self, bound: Option<SocketAddr>) {
-        self.lock().bound = bound;
     }
 
     fn log_fallbacks_once(&self, config: &Config) {
@@ -106,7 +102,8 @@ impl Protocol {
         let config = self.lock().config.clone();
         let trusting = config.with_default_trust(default);
         let config = trusting.as_ref().map_or(config, Arc::clone);
-        let session = Session::new(self, &config, callback);
+        let owner: Arc<dyn Owner> = self.clone();
+        let session = Session::new(&owner, &config, callback);
         let prepared = self.check_not_destroyed().and_then(|()| {
             let mode = config.mode()?;
             trusting?;
@@ -126,7 +123,7 @@ impl Protocol {
         match prepared {
             Ok((mode, host, port)) => {
                 self.log_fallbacks_once(&config);
-                self.context.spawn(session.run_connect(self.clone(), mode, host, port));
+                self.context.spawn(session.run_connect(owner, mode, host, port));
                 Ok(())
             }
             Err(failure) => {
@@ -137,42 +134,6 @@ impl Protocol {
                 Err(failure)
             }
         }
-    }
-
-    /// The socket for client connections. It is created for the first connection, and again if the
-    /// configured local address has changed.
-    pub(crate) fn client_endpoint(
-        &self,
-        config: &Config,
-        remote: SocketAddr,
-    ) -> Result<Endpoint, Failure> {
-        let local_addr = client_address(config, remote)?;
-        let mut state = self.lock();
-        // A socket created after the destruction of the object would never be closed.
-        if self.gate.is_closed() {
-            return Err(Failure::invalid("the protocol object was destroyed"));
-        }
-        if let Some(client) = &state.client
-            && client.local_addr == local_addr
-        {
-            return Ok(client.endpoint.clone());
-        }
-        let endpoint = self.start_client(config.endpoint_builder(), local_addr)?;
-        let old = state.client.replace(Client { local_addr, endpoint: endpoint.clone() });
-        drop(state);
-        drop(old);
-        Ok(endpoint)
-    }
-
-    /// A socket for one connection of mode 11. Connections to the same peer could not be
-    /// distinguished on a shared socket.
-    pub(crate) fn udp_endpoint(
-        &self,
-        config: &Config,
-        remote: SocketAddr,
-    ) -> Result<Endpoint, Failure> {
-        let local_addr = client_address(config, remote)?;
-        self.start_client(config.endpoint_builder().only_udp(), local_addr)
     }
 
     fn start_client(
@@ -188,21 +149,6 @@ impl Protocol {
         started.map_err(|error| Failure::new(Code::ConnectFailed, error.to_string()))
     }
 
-    /// Adds a session; `false` if the object is destroyed.
-    pub(crate) fn add_session(&self, session: &Arc<Session>) -> bool {
-        let mut state = self.lock();
-        if self.gate.is_closed() {
-            return false;
-        }
-        state.sessions.insert(session.id, session.clone());
-        true
-    }
-
-    pub(crate) fn remove_session(&self, id: usize) {
-        let old = self.lock().sessions.remove(&id);
-        drop(old);
-    }
-
     pub(crate) fn start_listen(
         self: &Arc<Self>,
         address_override: Option<(String, u16)>,
@@ -213,7 +159,7 @@ impl Protocol {
         let failed = |event, failure: Failure| {
             tracing::warn!(error = failure.text, "cannot listen");
             crate::last_error::set(&failure.text);
-            listener.call_now(self, 0, event);
+            listener.call_now(&self.gate, 0, event);
             listener.drop_callback();
             Err(failure)
         };
@@ -252,14 +198,6 @@ impl Protocol {
         Ok(())
     }
 
-    /// Removes a listener that could not be bound or was stopped.
-    pub(crate) fn listener_ended(&self, listener: &Arc<Listener>) {
-        let mut state = self.lock();
-        if state.listener.as_ref().is_some_and(|current| Arc::ptr_eq(current, listener)) {
-            state.listener = None;
-        }
-    }
-
     /// Stops accepting connections. Accepted connections continue. If there are none, the port is
     /// free when this returns.
     pub(crate) fn stop_listen(&self) -> Result<(), Failure> {
@@ -281,10 +219,72 @@ impl Protocol {
         }
         Ok(())
     }
+}
 
-    /// Ends all connections and the listener of this object. When this returns, its ports are free,
-    /// and no callback runs except one that the caller is in.
-    pub(crate) fn shut_down(&self) {
+impl Owner for Protocol {
+    fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
+    fn client_endpoint(&self, config: &Config, remote: SocketAddr) -> Result<Endpoint, Failure> {
+        let local_addr = client_address(config, remote)?;
+        let mut state = self.lock();
+        // A socket created after the destruction of the object would never be closed.
+        if self.gate.is_closed() {
+            return Err(Failure::invalid("the protocol object was destroyed"));
+        }
+        if let Some(client) = &state.client
+            && client.local_addr == local_addr
+        {
+            return Ok(client.endpoint.clone());
+        }
+        let endpoint = self.start_client(config.endpoint_builder(), local_addr)?;
+        let old = state.client.replace(Client { local_addr, endpoint: endpoint.clone() });
+        drop(state);
+        drop(old);
+        Ok(endpoint)
+    }
+
+    fn udp_endpoint(&self, config: &Config, remote: SocketAddr) -> Result<Endpoint, Failure> {
+        let local_addr = client_address(config, remote)?;
+        self.start_client(config.endpoint_builder().only_udp(), local_addr)
+    }
+
+    fn remove_session(&self, id: usize) {
+        let old = self.lock().sessions.remove(&id);
+        drop(old);
+    }
+}
+
+impl ListenerOwner for Protocol {
+    fn set_bound(&self, bound: Option<SocketAddr>) {
+        self.lock().bound = bound;
+    }
+
+    fn listener_ended(&self, listener: &Arc<Listener>) {
+        let mut state = self.lock();
+        if state.listener.as_ref().is_some_and(|current| Arc::ptr_eq(current, listener)) {
+            state.listener = None;
+        }
+    }
+
+    fn add_session(&self, session: &Arc<Session>) -> bool {
+        let mut state = self.lock();
+        if self.gate.is_closed() {
+            return false;
+        }
+        state.sessions.insert(session.id, session.clone());
+        true
+    }
+}
+
+impl Member for Protocol {
+    /// Ends all connections and the listener of this object. When this returns, its ports are free.
+    fn shut_down(&self) {
         self.gate.close();
         let (sessions, client, listener, retired) = {
             let mut state = self.lock();
@@ -330,13 +330,6 @@ fn client_address(config: &Config, remote: SocketAddr) -> Result<Option<SocketAd
         address.set_ip(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     }
     Ok(local_addr)
-}
-
-/// Frees the port of an endpoint.
-pub(crate) fn release_port(endpoint: &Endpoint) {
-    if endpoint.terminate(0, "").wait_for(PORT_RELEASE).is_err() {
-        tracing::warn!("a port is not free yet: its I/O thread did not end in time");
-    }
 }
 
 /// Waits for the acknowledgement of sent data, at most [`LINGER`].

@@ -40,7 +40,7 @@ pub unsafe extern "C" fn openbats_channel_open(
         let mut opened = std::ptr::null_mut();
         let result = call.ok_or_else(|| Failure::invalid("no callback")).and_then(|call| {
             let session = super::connection::get(connection)?;
-            opened = to_handle(Channel::open(&session, Callback::new(call, user))?);
+            opened = to_handle(session.open_channel(Callback::new(call, user))?);
             Ok(())
         });
         crate::event::to_code(result);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::{config, connection, context, guard, guard_code, guard_quiet, text};
 use crate::callback::{Callback, ConnectionFn, ListenFn, ReleaseFn, UserPointer};
 use crate::config::DefaultTrust;
+use crate::context::Member;
 use crate::event::{Code, Failure};
 use crate::handles::{Handle, to_handle};
 use crate::last_error;
@@ -181,7 +182,7 @@ pub extern "C" fn bats_protocol_stop_connection(protocol: Handle, connection: Ha
         if connection.is_null() {
             return Ok(());
         }
-        let result = connection::get(connection).and_then(|session| session.stop_by(&protocol));
+        let result = connection::get(connection).and_then(|session| session.stop_by(&*protocol));
         // The method of the C++ interface has no result.
         if let Err(failure) = &result
             && failure.code == Code::InvalidParam

@@ -11,7 +11,7 @@ use super::files::blocking;
 use super::{Addresses, Session};
 use crate::connection::{CloseCause, CloseKind, Connection};
 use crate::event::{Event, Failure};
-use crate::protocol::Protocol;
+use crate::owner::Owner;
 
 fn close_error(text: impl Into<String>) -> CloseCause {
     CloseCause { kind: CloseKind::Error, text: text.into() }
@@ -21,7 +21,7 @@ impl Session {
     /// Connects, then runs the connection until its end.
     pub(crate) async fn run_connect(
         self: Arc<Self>,
-        protocol: Arc<Protocol>,
+        owner: Arc<dyn Owner>,
         mode: Mode,
         host: String,
         port: u16,
@@ -35,14 +35,14 @@ impl Session {
                 self.end();
                 return;
             }
-            connected = self.connect(&protocol, mode, &host, port) => connected,
+            connected = self.connect(&*owner, mode, &host, port) => connected,
             () = sleep_until(deadline) => Err(CloseCause {
                 kind: CloseKind::TimedOut,
                 text: format!("{host}:{port} did not answer within {:?}", self.config.timeout),
             }),
         };
         // From here on the protocol object may be dropped while the connection runs.
-        drop(protocol);
+        drop(owner);
         match connected {
             Ok((connection, local)) => {
                 self.open(connection.clone(), local);
@@ -68,7 +68,7 @@ impl Session {
 
     async fn connect(
         &self,
-        protocol: &Protocol,
+        owner: &dyn Owner,
         mode: Mode,
         host: &str,
         port: u16,
@@ -81,7 +81,7 @@ impl Session {
             self.set_addresses(Addresses { local: None, remote: Some(remote) });
             let left = until.saturating_duration_since(Instant::now());
             let time = openbats::attempt_timeout(left, count - tried);
-            match timeout(time, self.connect_to(remote, protocol, mode, host)).await {
+            match timeout(time, self.connect_to(remote, owner, mode, host)).await {
                 Ok(Ok(connected)) => return Ok(connected),
                 // As in `openbats::Endpoint::connect_host`: all addresses are one server, and the
                 // error of another address must not hide this one.
@@ -100,18 +100,18 @@ impl Session {
     async fn connect_to(
         &self,
         remote: SocketAddr,
-        protocol: &Protocol,
+        owner: &dyn Owner,
         mode: Mode,
         host: &str,
     ) -> Result<(Connection, SocketAddr), CloseCause> {
         let failed = |failure: Failure| close_error(failure.text);
         let options = self.config.client_options().map_err(failed)?;
         let endpoint = if mode == Mode::Udp {
-            let endpoint = protocol.udp_endpoint(&self.config, remote).map_err(failed)?;
+            let endpoint = owner.udp_endpoint(&self.config, remote).map_err(failed)?;
             self.keep_endpoint(endpoint.clone());
             endpoint
         } else {
-            protocol.client_endpoint(&self.config, remote).map_err(failed)?
+            owner.client_endpoint(&self.config, remote).map_err(failed)?
         };
         let mut local = endpoint.local_addr();
         if mode != Mode::Tcp

@@ -17,14 +17,14 @@ use bytes::Bytes;
 use openbats::{Endpoint, Fingerprint};
 use tokio::sync::Notify;
 
-use crate::callback::{ConnectionCallback, UserPointer};
-use crate::channel::ChannelSet;
+use crate::callback::{AcceptCallback, ChannelCallback, ConnectionCallback, UserPointer};
+use crate::channel::{Channel, ChannelSet};
 use crate::config::Config;
 use crate::connection::{Connection, Rejection};
 use crate::context::Context;
 use crate::event::{Code, Event, Failure};
 use crate::handles::{Table, new_id};
-use crate::protocol::Protocol;
+use crate::owner::Owner;
 use crate::stats::openbats_stats_t;
 
 pub(crate) static SESSIONS: Table<Session> = Table::new();
@@ -59,11 +59,11 @@ struct Details {
 pub(crate) struct Session {
     pub(crate) id: usize,
     pub(crate) is_accepted: bool,
-    pub(crate) context: Arc<Context>,
-    pub(crate) protocol: Weak<Protocol>,
+    context: Arc<Context>,
+    owner: Weak<dyn Owner>,
     config: Arc<Config>,
     callback: Mutex<Option<Arc<ConnectionCallback>>>,
-    pub(crate) channels: ChannelSet,
+    channels: Arc<ChannelSet>,
     /// Object of the program that is attached to the connection until its end.
     attachment: Mutex<Option<UserPointer>>,
     connection: RwLock<Option<Connection>>,
@@ -95,19 +95,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Session {
     fn make(
-        protocol: &Arc<Protocol>,
+        owner: &Arc<dyn Owner>,
         config: &Arc<Config>,
         callback: Option<ConnectionCallback>,
         is_accepted: bool,
     ) -> Arc<Self> {
+        let (id, context) = (new_id(), owner.context());
         let session = Arc::new(Self {
-            id: new_id(),
+            id,
             is_accepted,
-            context: protocol.context.clone(),
-            protocol: Arc::downgrade(protocol),
+            context: context.clone(),
+            owner: Arc::downgrade(owner),
             config: config.clone(),
             callback: Mutex::new(callback.map(Arc::new)),
-            channels: ChannelSet::default(),
+            channels: ChannelSet::new(id, context.clone(), Arc::downgrade(owner)),
             attachment: Mutex::default(),
             connection: RwLock::default(),
             endpoint: Mutex::default(),
@@ -129,21 +130,21 @@ impl Session {
 
     /// A session for a connection to open.
     pub(crate) fn new(
-        protocol: &Arc<Protocol>,
+        owner: &Arc<dyn Owner>,
         config: &Arc<Config>,
         callback: ConnectionCallback,
     ) -> Arc<Self> {
-        Self::make(protocol, config, Some(callback), false)
+        Self::make(owner, config, Some(callback), false)
     }
 
     /// A session for an accepted connection.
     pub(crate) fn accepted(
-        protocol: &Arc<Protocol>,
+        owner: &Arc<dyn Owner>,
         connection: Connection,
         local: SocketAddr,
         config: &Arc<Config>,
     ) -> Arc<Self> {
-        let session = Self::make(protocol, config, None, true);
+        let session = Self::make(owner, config, None, true);
         session.open(connection, local);
         session
     }
@@ -197,8 +198,8 @@ impl Session {
 
     /// Runs the callback for an event on the current thread. `data` is set for messages only.
     pub(crate) fn call_now(&self, event: Event, data: Option<&[u8]>, length: c_int) {
-        let Some(protocol) = self.protocol.upgrade() else { return };
-        let Some(_running) = protocol.gate.enter() else { return };
+        let Some(owner) = self.owner.upgrade() else { return };
+        let Some(_running) = owner.gate().enter() else { return };
         // The clone lives until the call returns, even if the call sets another callback.
         let callback = lock(&self.callback).clone();
         let Some(callback) = callback else { return };
@@ -270,6 +271,23 @@ impl Session {
         }
     }
 
+    /// Opens a channel. If the peer allows no more now, it is opened later. Returns the number of its
+    /// handle.
+    pub(crate) fn open_channel(&self, callback: ChannelCallback) -> Result<usize, Failure> {
+        Channel::open(&self.channels, self.channel_connection()?, callback)
+    }
+
+    /// Sets the callback for channels that the peer opens.
+    pub(crate) fn accept_channels(&self, callback: AcceptCallback) -> Result<(), Failure> {
+        self.channels.accept(self.channel_connection()?, callback)
+    }
+
+    /// The connection, if channels can be opened and accepted.
+    fn channel_connection(&self) -> Result<Connection, Failure> {
+        let closed = || Failure::new(Code::ConnectionClosed, "the connection is not established");
+        self.connection().filter(|_| self.channels.is_started()).ok_or_else(closed)
+    }
+
     pub(crate) fn is_writable(&self) -> bool {
         self.state.load(Ordering::SeqCst) == OPEN && !self.is_blocked.load(Ordering::SeqCst)
     }
@@ -286,9 +304,9 @@ impl Session {
         self.ideal.load(Ordering::Relaxed)
     }
 
-    /// [`stop`](Self::stop) if the connection is one of `protocol`.
-    pub(crate) fn stop_by(&self, protocol: &Arc<Protocol>) -> Result<(), Failure> {
-        if !std::ptr::eq(self.protocol.as_ptr(), Arc::as_ptr(protocol)) {
+    /// [`stop`](Self::stop) if the connection is one of `owner`.
+    pub(crate) fn stop_by(&self, owner: &dyn Owner) -> Result<(), Failure> {
+        if !std::ptr::addr_eq(self.owner.as_ptr(), owner) {
             return Err(Failure::invalid("the connection is one of another protocol object"));
         }
         self.stop();
@@ -335,8 +353,8 @@ impl Session {
         let attachment = lock(&self.attachment).take();
         self.channels.end();
         drop(self.take_endpoint());
-        if let Some(protocol) = self.protocol.upgrade() {
-            protocol.remove_session(self.id);
+        if let Some(owner) = self.owner.upgrade() {
+            owner.remove_session(self.id);
         }
         self.wake.notify_one();
         self.release_own_reference();
