@@ -5,8 +5,9 @@ use alloc::collections::BTreeMap;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::batch::Batch;
 use super::precode::Precode;
-use super::sampler::{Batch, OuterCode};
+use super::sampler::OuterCode;
 
 /// Structures of the batches of one [`OuterCode`], up to a memory limit. Clones share the batches
 /// that are cached when they are made.

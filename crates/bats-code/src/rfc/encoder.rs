@@ -5,11 +5,12 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use super::apply;
+use super::batch::Batch;
 use super::cache::BatchCache;
 use super::matrix::Matrix;
 use super::padding::{PaddingError, pad, source_packets};
 use super::parameters::{Field, InnerCode};
-use super::sampler::{Batch, OuterCode};
+use super::sampler::OuterCode;
 use crate::kernel::{Kernel, Mode};
 
 /// Invalid arguments of an encoder.

@@ -52,6 +52,7 @@
 //! ```
 
 mod apply;
+mod batch;
 mod cache;
 mod decoder;
 mod degree;
@@ -67,6 +68,7 @@ mod session;
 mod tables;
 mod tinymt32;
 
+pub use batch::Batch;
 pub use cache::BatchCache;
 pub use decoder::{DecodeError, Decoder, DecoderStats, Limits, Progress, Reception};
 pub use degree::{DegreeDistribution, MAX_DEGREE, MAX_DENSE};
@@ -79,7 +81,7 @@ pub use parameters::{
 };
 pub use precode::Precode;
 pub use recoder::{RecodeError, Recoder};
-pub use sampler::{Batch, OuterCode};
+pub use sampler::OuterCode;
 pub use session::SessionParameters;
 pub use tables::Table;
 pub use tinymt32::TinyMt32;

@@ -29,8 +29,8 @@
 
 use alloc::vec::Vec;
 
+use super::batch::Batch;
 use super::matrix::Matrix;
-use super::sampler::Batch;
 use super::tinymt32::TinyMt32;
 
 /// The shape of the precode for K source packets.

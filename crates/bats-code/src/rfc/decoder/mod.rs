@@ -15,12 +15,13 @@ use alloc::collections::btree_map::Entry;
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
+use super::batch::Batch;
 use super::cache::BatchCache;
 use super::echelon::VectorSpace;
 use super::matrix::{Matrix, RowStore};
 use super::padding::{MAX_PACKET_SIZE, padding_len};
 use super::parameters::{Field, InnerCode, MAX_BATCH_SIZE};
-use super::sampler::{Batch, OuterCode};
+use super::sampler::OuterCode;
 use crate::gf256;
 use crate::kernel::Kernel;
 

@@ -6,9 +6,9 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
+use super::super::batch::Batch;
 use super::super::echelon::eliminate;
 use super::super::matrix::Matrix;
-use super::super::sampler::Batch;
 use super::residual::Residual;
 use crate::gf256;
 use crate::kernel::{Kernel, Mode};

@@ -1,6 +1,7 @@
 //! Batches whose generators run in lockstep in AVX2 registers: twice as many as in SSE2 registers.
 
-use super::{Batch, OuterCode};
+use super::super::batch::Batch;
+use super::OuterCode;
 use crate::kernel::Kernel;
 
 /// Generators in lockstep.
