@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use crate::plan::{Fingerprint, Hop, HostLink, Link, NodeId, Plan, PlanError};
+use crate::node_id::NodeId;
+use crate::plan::{Fingerprint, Hop, HostLink, Link, Plan, PlanError};
 
 /// Maximum number of next hops of a route.
 pub const MAX_HOPS: usize = 16;

@@ -10,7 +10,8 @@ use bats_types::Timestamp;
 use crate::fib::{Fib, FibRoute, KernelRoutes, NoRoute};
 use crate::host::{HostLinkStatus, Progress};
 use crate::network::{Network, Via};
-use crate::plan::{Fingerprint, Hop, HostLink, NeighbourPolicy, NodeId, Plan};
+use crate::node_id::NodeId;
+use crate::plan::{Fingerprint, Hop, HostLink, NeighbourPolicy, Plan};
 use crate::reconcile::{Accepted, Action, State, reconcile};
 
 /// Shortest time between two attempts at a link because the kernel has another route to its neighbour.

@@ -7,7 +7,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::change::MAX_HOPS;
 use crate::local::is_link_local;
-use crate::plan::{Fingerprint, Hop, NodeId, Plan};
+use crate::node_id::NodeId;
+use crate::plan::{Fingerprint, Hop, Plan};
 use crate::reconcile::{LeftToNeighbours, State};
 
 /// Maximum number of host routes of the kernel that are looked at, in addition to those to peers: each costs

@@ -12,6 +12,7 @@ mod fq_codel;
 mod host;
 mod local;
 mod network;
+mod node_id;
 mod owners;
 mod plan;
 mod reconcile;
@@ -25,8 +26,9 @@ pub use fq_codel::{Dequeued, FqCodel, QueueStats};
 pub use host::{HostAddress, HostLinkStatus, Progress};
 pub use local::{Local, is_link_local, link_local, local, may_pass};
 pub use network::{LinkReport, Network, Via};
+pub use node_id::NodeId;
 pub use owners::{Owners, PrefixConflict};
 pub use plan::{
-    Fingerprint, Hop, HostLink, HostName, Link, NeighbourPolicy, NodeId, Peer, Plan, PlanError,
+    Fingerprint, Hop, HostLink, HostName, Link, NeighbourPolicy, Peer, Plan, PlanError,
 };
 pub use reconcile::{Accepted, Action, State, reconcile};

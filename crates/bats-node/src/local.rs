@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::plan::NodeId;
+use crate::node_id::NodeId;
 
 /// Protocol numbers: IGMP, ICMPv6, and the headers of IPv6 that a payload may follow.
 const IGMP: u8 = 2;

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use crate::host::Progress;
-use crate::plan::{Fingerprint, Link, NeighbourPolicy, NodeId};
+use crate::node_id::NodeId;
+use crate::plan::{Fingerprint, Link, NeighbourPolicy};
 
 /// A link, as the network reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::plan::NodeId;
+use crate::node_id::NodeId;
 
 /// Two nodes claim a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,24 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU64;
 
 use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
 
+use crate::node_id::NodeId;
 use crate::owners::{Owners, PrefixConflict};
-
-/// A node's ID: its IPv4 router ID.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct NodeId(pub Ipv4Addr);
-
-impl fmt::Display for NodeId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// SHA-256 of a node's certificate.
 pub type Fingerprint = [u8; 32];

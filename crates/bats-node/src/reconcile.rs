@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use crate::plan::{Fingerprint, Hop, Link, NeighbourPolicy, NodeId, Plan};
+use crate::node_id::NodeId;
+use crate::plan::{Fingerprint, Hop, Link, NeighbourPolicy, Plan};
 
 /// A link that a neighbour has opened and that is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
