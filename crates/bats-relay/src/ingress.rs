@@ -16,7 +16,7 @@ use super::opaque::DuplicateFilter;
 use super::outbound::Outbound;
 use super::rate_limit::LimitGroup;
 use super::room::memory_limit;
-use super::status::Traffic;
+use super::traffic::Traffic;
 use super::unrecoded::{Unrecoded, UnrecodedQueue};
 use super::{Delivery, Flow, Link, Relay, RelayEvent};
 use bats_wire::batch_rank::Space;

@@ -52,8 +52,10 @@ mod status;
 mod status_tests;
 #[cfg(test)]
 mod tests;
+mod traffic;
 mod unrecoded;
 mod unroutable;
+mod unroutable_limit;
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -78,11 +80,11 @@ use rate_limit::{FlowLimits, RateLimits};
 pub use rate_limit::{LimitGroup, RateLimit};
 use room::{memory_limit, window_packets};
 pub use routes::{MAX_PATHS, PathSetStats};
-use status::Traffic;
 pub use status::{FlowStatus, LinkQueue};
+use traffic::Traffic;
 use unrecoded::{Unrecoded, UnrecodedQueue};
-pub use unroutable::MAX_UNROUTABLE;
-use unroutable::UnroutableLimit;
+pub use unroutable_limit::MAX_UNROUTABLE;
+use unroutable_limit::UnroutableLimit;
 
 /// A packet for this node itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

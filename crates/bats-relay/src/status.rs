@@ -8,20 +8,6 @@ use super::link_view::LinkId;
 use super::{Flow, Relay};
 use bats_wire::flow::FlowKey;
 
-/// Packets and bytes behind the flow header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Traffic {
-    packets: u64,
-    bytes: u64,
-}
-
-impl Traffic {
-    pub(super) fn add(&mut self, bytes: usize) {
-        self.packets += 1;
-        self.bytes += bytes as u64;
-    }
-}
-
 /// A flow at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
