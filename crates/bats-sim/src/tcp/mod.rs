@@ -9,10 +9,12 @@
 //! Not modelled: handshake, receive window, segmentation and receive offload, SACK compression,
 //! slow start after idle.
 
+mod arrival;
 pub mod bbr;
 pub mod copa;
 pub mod cubic;
 mod hystart;
+mod loss_reaction;
 mod prr;
 mod rack;
 mod receiver;
@@ -23,6 +25,7 @@ mod scoreboard;
 mod sender;
 #[cfg(test)]
 mod tests;
+mod timeouts;
 mod timers;
 mod wire;
 pub mod wrapped;

@@ -3,9 +3,10 @@ use core::time::Duration;
 use bats_proto::congestion::{AckSample, LostPacket, RateSampler};
 use bats_types::Timestamp;
 
+use super::arrival::Arrival;
 use super::prr::Prr;
 use super::rack::Rack;
-use super::recovery::{Arrival, Recovery};
+use super::recovery::Recovery;
 use super::rtt::RttEstimator;
 use super::scoreboard::{Fate, Scoreboard, Sent};
 use super::timers::Timers;
