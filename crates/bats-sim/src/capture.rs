@@ -18,8 +18,8 @@ use pcap_file::pcapng::blocks::interface_description::{
 };
 use pcap_file::{DataLink, PcapError};
 
-use crate::network::Host;
-use crate::recorder::{LinkEvent, LinkEventKind};
+use crate::host::Host;
+use crate::link_event::{LinkEvent, LinkEventKind};
 
 const ETHERNET: usize = 14;
 const IPV4: usize = 20;

@@ -6,7 +6,9 @@ use bats_netem::{LinkConfig, LinkStats};
 use bats_proto::{ConnectionHandle, Event, TransportConfig};
 use bytes::Bytes;
 
-use crate::network::{Host, Network};
+use crate::endpoints::endpoints;
+use crate::host::Host;
+use crate::network::Network;
 use crate::transfer;
 
 /// Connections from one client to one server. Each always has data to send.
@@ -58,7 +60,7 @@ impl Flows {
     ///
     /// If a received message does not contain the index of a connection.
     pub fn run(&self) -> Vec<FlowsSample> {
-        let endpoints = transfer::endpoints(&self.transport, self.seed);
+        let endpoints = endpoints(&self.transport, self.seed);
         let network = Network::new(endpoints, [self.up.clone(), self.down.clone()], self.seed);
         let mut run =
             Run { flows: self, network, clients: Vec::new(), received: vec![0; self.starts.len()] };

@@ -7,12 +7,15 @@
 pub mod arena;
 pub mod capture;
 pub mod delay_histogram;
+mod endpoints;
 pub mod fairness;
 pub mod figures;
 pub mod flows;
 pub mod generate;
 pub mod hops;
+mod host;
 pub mod ideal;
+mod link_event;
 pub mod links;
 pub mod matrix;
 pub mod messages;

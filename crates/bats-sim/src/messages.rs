@@ -8,7 +8,9 @@ use bats_proto::{ConnectionHandle, ConnectionStats, Event, Timestamp, TransportC
 use bytes::Bytes;
 
 use crate::delay_histogram::DelayHistogram;
-use crate::network::{Host, Network};
+use crate::endpoints::endpoints;
+use crate::host::Host;
+use crate::network::Network;
 use crate::transfer;
 
 /// Messages from a client to a server, which echoes them on request.
@@ -86,7 +88,7 @@ impl Messages {
 
     /// Runs in virtual time.
     pub fn run(&self) -> MessagesOutcome {
-        let endpoints = transfer::endpoints(&self.transport, self.seed);
+        let endpoints = endpoints(&self.transport, self.seed);
         let back = self.hops.iter().rev().cloned().collect();
         let mut network = Network::chain(endpoints, [self.hops.clone(), back], self.seed);
         let now = network.now();

@@ -1,6 +1,6 @@
 //! A network of two endpoints and the links between them.
 
-use core::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use core::net::SocketAddr;
 
 use bats_netem::{Link, LinkConfig, LinkStats, Output as LinkOutput, Payload};
 use bats_proto::{
@@ -8,8 +8,11 @@ use bats_proto::{
 };
 
 use crate::delay_histogram::DelayHistogram;
-use crate::recorder::{LinkEvent, LinkEventKind, Recorder};
-use crate::transfer::client_config;
+use crate::endpoints::client_config;
+use crate::link_event::{LinkEvent, LinkEventKind};
+use crate::recorder::Recorder;
+
+pub use crate::host::Host;
 
 /// A UDP datagram on a link.
 #[derive(Clone, Debug)]
@@ -49,40 +52,6 @@ impl Payload for Datagram {
 
     fn is_ect(&self) -> bool {
         self.ecn != 0
-    }
-}
-
-/// One of the two hosts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Host {
-    /// The host that opens the connection.
-    Client,
-    /// The host that accepts the connection.
-    Server,
-}
-
-impl Host {
-    /// Address of the host in the simulated network.
-    pub fn address(self) -> SocketAddr {
-        self.address_v4().into()
-    }
-
-    pub(crate) fn address_v4(self) -> SocketAddrV4 {
-        match self {
-            Self::Client => SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 40_000),
-            Self::Server => SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 2), 4_000),
-        }
-    }
-
-    fn index(self) -> usize {
-        usize::from(self == Self::Server)
-    }
-
-    pub(crate) fn other(self) -> Self {
-        match self {
-            Self::Client => Self::Server,
-            Self::Server => Self::Client,
-        }
     }
 }
 

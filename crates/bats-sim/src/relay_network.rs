@@ -14,9 +14,9 @@ use bats_proto::{
     Timestamp, TransportConfig,
 };
 
+use crate::endpoints::{client_config, security_of};
+use crate::link_event::LinkEventKind;
 use crate::network::Datagram;
-use crate::recorder::LinkEventKind;
-use crate::transfer::{client_config, security_of};
 
 /// Time for the links to be established.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(30);

@@ -14,7 +14,8 @@ use bats_proto::{
 };
 use bytes::Bytes;
 
-use crate::network::{Host, Network};
+use crate::host::Host;
+use crate::network::Network;
 use crate::transfer;
 
 /// Time limit of a handshake, and of the delivery of the last message.

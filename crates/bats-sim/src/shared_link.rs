@@ -9,10 +9,10 @@ use bats_proto::{
 };
 use bytes::Bytes;
 
-use crate::network::Host;
+use crate::endpoints::{client_config, endpoints};
+use crate::host::Host;
 use crate::packet::{Body, Packet};
 use crate::tcp;
-use crate::transfer;
 
 /// Protocol of a flow.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -156,8 +156,8 @@ impl<'a> Run<'a> {
         let active = match self.shared.flows[index].kind {
             Kind::Brtp(congestion) => {
                 let transport = TransportConfig { congestion, ..TransportConfig::default() };
-                let mut endpoints = transfer::endpoints(&transport, seed);
-                let config = transfer::client_config(&transport);
+                let mut endpoints = endpoints(&transport, seed);
+                let config = client_config(&transport);
                 let client = endpoints[0]
                     .connect(self.now, Host::Server.address(), "server", config)
                     .expect("a valid configuration");

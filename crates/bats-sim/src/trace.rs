@@ -2,8 +2,8 @@
 
 use bats_netem::{Fate, Timestamp};
 
-use crate::network::Host;
-use crate::recorder::{LinkEvent, LinkEventKind};
+use crate::host::Host;
+use crate::link_event::{LinkEvent, LinkEventKind};
 
 /// Bytes collected before they are hashed. BLAKE3 is several times faster on long inputs than on
 /// single packets.

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::cell::{Cell, Who, Work};
-use super::world::{Outcome, Sample};
+use super::outcome::{Outcome, Sample};
 use crate::flows::jain_index;
 
 /// Figures of one run. A figure that does not apply to the cell or the algorithm is absent.

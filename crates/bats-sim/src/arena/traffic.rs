@@ -9,7 +9,8 @@ use bats_proto::{
 use bytes::Bytes;
 
 use super::cell::{Algorithm, Work};
-use crate::network::Host;
+use crate::endpoints::{client_config, endpoints};
+use crate::host::Host;
 use crate::packet::Body;
 use crate::{tcp, transfer};
 
@@ -219,8 +220,8 @@ impl Active {
 
 impl Protocol {
     fn new(now: Timestamp, transport: &TransportConfig, work: Work, seed: u64) -> Self {
-        let mut endpoints = transfer::endpoints(transport, seed);
-        let config = transfer::client_config(transport);
+        let mut endpoints = endpoints(transport, seed);
+        let config = client_config(transport);
         let client = endpoints[0]
             .connect(now, Host::Server.address(), "server", config)
             .expect("a valid configuration");

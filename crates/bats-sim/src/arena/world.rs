@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use bats_netem::{Link, LinkStats, Output as LinkOutput};
+use bats_netem::{Link, Output as LinkOutput};
 use bats_proto::ConnectionStats;
 use bats_types::Timestamp;
 
@@ -11,80 +11,11 @@ use super::packet::Packet;
 use super::relayed;
 use super::traffic::{Active, Path, Sent};
 
+pub use super::delay_histogram::DelayHistogram;
+pub use super::outcome::{Outcome, SAMPLE, Sample};
+
 /// Called every [`SAMPLE`] with the time, the first flow's sender and the bytes that wait.
 pub type Trace<'a> = dyn FnMut(Duration, &ConnectionStats, u64) + 'a;
-
-/// Interval of the samples.
-pub const SAMPLE: Duration = Duration::from_millis(100);
-/// Bins of the delay histogram: 0.25 ms each, the last one is for all longer delays.
-const DELAY_BINS: usize = 40_000;
-const DELAY_BIN_NANOS: u64 = 250_000;
-
-/// State of all flows at one time.
-#[derive(Clone, Debug)]
-pub struct Sample {
-    /// Time from the start of the run.
-    pub time: Duration,
-    /// Bytes delivered in order, of each flow.
-    pub received: Vec<u64>,
-    /// Packets that each flow handed to the network in the direction of its data.
-    pub sent: Vec<u64>,
-    /// Counters of each hop in the direction of the data.
-    pub links: Vec<LinkStats>,
-    /// Bytes that wait before each hop in the direction of the data.
-    pub queues: Vec<usize>,
-}
-
-/// Outcome of a run.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Samples, one every [`SAMPLE`].
-    pub samples: Vec<Sample>,
-    /// Of each flow: one-way delays of the packets that arrived in the time that counts.
-    pub delays: Vec<DelayHistogram>,
-    /// Of each flow: from its start until all has arrived.
-    pub completed: Vec<Option<Duration>>,
-    /// Of each flow with a rate: delays of its messages.
-    pub message_delays: Vec<Vec<Duration>>,
-    /// Of each flow of the protocol: the sender's statistics at the end.
-    pub senders: Vec<Option<ConnectionStats>>,
-    /// The same of the receiver.
-    pub receivers: Vec<Option<ConnectionStats>>,
-}
-
-/// One-way delays.
-#[derive(Clone, Debug)]
-pub struct DelayHistogram {
-    bins: Vec<u32>,
-    count: u64,
-}
-
-impl Default for DelayHistogram {
-    fn default() -> Self {
-        Self { bins: vec![0; DELAY_BINS], count: 0 }
-    }
-}
-
-impl DelayHistogram {
-    pub(super) fn add(&mut self, delay: Duration) {
-        let bin = (delay.as_nanos() as u64 / DELAY_BIN_NANOS) as usize;
-        self.bins[bin.min(DELAY_BINS - 1)] += 1;
-        self.count += 1;
-    }
-
-    /// The delay that the share `quantile` of the packets did not exceed.
-    pub fn quantile(&self, quantile: f64) -> Duration {
-        let target = (self.count as f64 * quantile).ceil() as u64;
-        let mut sum = 0;
-        for (bin, &count) in self.bins.iter().enumerate() {
-            sum += u64::from(count);
-            if sum >= target && sum > 0 {
-                return Duration::from_nanos((bin as u64 + 1) * DELAY_BIN_NANOS);
-            }
-        }
-        Duration::ZERO
-    }
-}
 
 struct World<'a> {
     cell: &'a Cell,

@@ -7,13 +7,17 @@
 //! round-trip time, every connection must finish, be closed, and leave no state behind.
 
 mod connection;
+mod fault;
 mod model;
 mod network;
+mod nodes;
 mod plan;
 mod relay_monitor;
 pub(crate) mod rng;
 mod run;
 mod topology;
 
-pub use plan::{ConnectionPlan, Ending, Fault, FaultKind, Nodes, Plan, Traffic};
+pub use fault::{Fault, FaultKind};
+pub use nodes::Nodes;
+pub use plan::{ConnectionPlan, Ending, Plan, Traffic};
 pub use run::{Report, run, run_captured};

@@ -13,13 +13,17 @@ use bats_proto::{
     Timestamp, TransportConfig,
 };
 
-use super::plan::{FaultKind, Nodes, Plan};
+use super::fault::FaultKind;
+use super::nodes::Nodes;
+use super::plan::Plan;
 use super::relay_monitor::{self, RelayMonitor};
 use crate::capture::Capture;
-use crate::network::{Host, Network};
-use crate::recorder::{LinkEventKind, Recorder};
+use crate::endpoints::client_config;
+use crate::host::Host;
+use crate::link_event::LinkEventKind;
+use crate::network::Network;
+use crate::recorder::Recorder;
 use crate::relay_network::{LinkDirection, RelayNetwork, RelayNetworkConfig, node_id};
-use crate::transfer::client_config;
 
 /// Time for all links to be established before the run starts.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(120);

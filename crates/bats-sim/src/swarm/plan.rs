@@ -4,10 +4,11 @@ use core::time::Duration;
 
 use bats_netem::{LinkConfig, Loss};
 use bats_proto::config::Mode;
-use bats_proto::relay::RelayConfig;
 use bats_proto::{CongestionAlgorithm, Goal, TransportConfig};
 
+use super::fault::{Fault, FaultKind};
 use super::model::LABEL_LEN;
+use super::nodes::Nodes;
 use super::rng::SeededRng;
 use super::topology::{self, MIN_QUEUE};
 
@@ -31,73 +32,6 @@ pub struct Plan {
     pub retry: bool,
     /// Connections from the client to the server.
     pub connections: Vec<ConnectionPlan>,
-}
-
-/// Client, relays and server.
-#[derive(Clone, Debug)]
-pub struct Nodes {
-    /// The two nodes of each link. Node 0 is the client, the node with the largest index the
-    /// server.
-    pub edges: Vec<(usize, usize)>,
-    /// Relay configuration of all nodes.
-    pub relay: RelayConfig,
-}
-
-impl Nodes {
-    /// Index of the server.
-    pub fn last(&self) -> usize {
-        self.edges.iter().map(|&(a, b)| a.max(b)).max().unwrap_or(0)
-    }
-
-    /// Number of relays.
-    pub fn relays(&self) -> usize {
-        self.last().saturating_sub(1)
-    }
-
-    /// Indices of the links of a node.
-    pub fn of(&self, node: usize) -> impl Iterator<Item = usize> + '_ {
-        let edges = self.edges.iter().enumerate();
-        edges.filter(move |(_, (a, b))| *a == node || *b == node).map(|(link, _)| link)
-    }
-}
-
-/// A fault of a link or relay.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Fault {
-    /// Start time.
-    pub from: Duration,
-    /// End time.
-    pub until: Duration,
-    /// Direction: 0 to the server, 1 to the client, `None` for both.
-    pub direction: Option<usize>,
-    /// Index of the link.
-    pub hop: usize,
-    /// Kind of fault.
-    pub kind: FaultKind,
-}
-
-/// Kinds of faults.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum FaultKind {
-    /// No packet passes.
-    Partition,
-    /// The link rate is multiplied by this factor.
-    Rate(f64),
-    /// The link MTU in bytes of UDP payload.
-    Mtu(usize),
-    /// The one-way delay of the link.
-    Delay(Duration),
-    /// The loss rate, 0 to 1.
-    Loss(f64),
-    /// The fraction of packets that are duplicated.
-    Duplicates(f64),
-    /// The fraction of packets that are corrupted.
-    Corruption(f64),
-    /// NAT rebinding at the start time: the first node of the link, or the client of a network
-    /// without relays, gets another address.
-    Rebind,
-    /// This relay is down, and restarts at the end time without any state.
-    Restart(usize),
 }
 
 /// Plan of one connection.
@@ -401,28 +335,6 @@ impl Plan {
         };
         let mut reads = || rng.chance(0.15).then(|| rng.time(0.01, 0.5));
         ConnectionPlan { mode, start, traffic, ending, reads: [reads(), reads()] }
-    }
-}
-
-impl FaultKind {
-    fn apply(self, link: &mut LinkConfig) {
-        match self {
-            Self::Partition => link.black_hole = true,
-            // A full packet must still pass within a second.
-            Self::Rate(share) => {
-                link.rate_bps =
-                    link.rate_bps.map(|rate| ((rate as f64 * share) as u64).max(20_000));
-            }
-            Self::Mtu(bytes) => {
-                link.mtu = Some(link.mtu.map_or(bytes, |mtu| mtu.min(bytes)));
-            }
-            Self::Delay(delay) => link.delay = delay,
-            Self::Loss(p) => link.loss = Loss::Iid(p),
-            Self::Duplicates(share) => link.duplicate = share,
-            Self::Corruption(share) => link.corrupt = share,
-            // A rebinding has no duration, and a restart affects all links of the relay.
-            Self::Rebind | Self::Restart(_) => {}
-        }
     }
 }
 

@@ -13,8 +13,8 @@ use bats_proto::wire::frame::{self, Frame};
 use bats_proto::wire::short_header::{PacketKind, ShortHeader};
 use bats_proto::wire::varint::Reader;
 
-use super::plan::Nodes;
-use crate::recorder::LinkEventKind;
+use super::nodes::Nodes;
+use crate::link_event::LinkEventKind;
 use crate::relay_network::{LinkDirection, RelayLinkEvent};
 use crate::trace::Trace;
 

@@ -5,7 +5,8 @@ use core::time::Duration;
 use bats_netem::{Jitter, LinkConfig, Loss};
 use bats_proto::relay::RelayConfig;
 
-use super::plan::{Fault, FaultKind, Nodes};
+use super::fault::{Fault, FaultKind};
+use super::nodes::Nodes;
 use super::rng::SeededRng;
 use crate::links::FRAME_OVERHEAD;
 use crate::relay_network::node_id;
