@@ -20,8 +20,9 @@ use serde_json::{Value, json};
 
 use crate::cli::Options;
 use crate::clock::Clock;
-use crate::control::{MAX_OUTPUT, printable};
+use crate::control::MAX_OUTPUT;
 use crate::error_text;
+use crate::printable::printable;
 use crate::truncate::{self, LimitedText};
 
 /// Maximum number of stream samples kept for a document: a day of one stream at 1 s intervals. The

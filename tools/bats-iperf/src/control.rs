@@ -16,11 +16,12 @@ use bytes::Bytes;
 use openbats::{Connection, TransportConfig, Wait};
 use serde::{Deserialize, Serialize};
 
-use crate::cli::TransportMode;
 use crate::clock::Clock;
+use crate::clock_offset::ClockOffset;
 use crate::cpu::Utilization;
 use crate::latency::Percentiles;
 use crate::sender_settings::SenderSettings;
+use crate::transport_mode::{Transport, TransportMode};
 use crate::transport_stats::TransportStats;
 
 /// Version of the signalling protocol; increases with incompatible changes.
@@ -41,18 +42,6 @@ const OUTPUT_CHUNK: usize = 100 << 10;
 const OUTPUT_TIMEOUT: Duration = REPLY_TIMEOUT;
 /// Maximum bytes of a report that are sent and accepted.
 pub(crate) const MAX_OUTPUT: usize = 4 << 20;
-
-/// The transport that a test runs over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Transport {
-    /// OpenBATS.
-    Bats,
-    /// The kernel's TCP.
-    Tcp,
-    /// The kernel's UDP.
-    Udp,
-}
 
 /// Direction of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -178,14 +167,6 @@ pub(crate) struct Summary {
     pub(crate) round_trip: Option<Percentiles>,
     /// Sender settings of this side, if it sends.
     pub(crate) sending: Option<SenderSettings>,
-}
-
-/// The server's clock minus the client's, with its error bound.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize, PartialEq)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ClockOffset {
-    pub(crate) offset_ns: i64,
-    pub(crate) error_ns: u64,
 }
 
 /// A message of the signalling protocol.
@@ -380,11 +361,6 @@ fn receive_output_within(connection: &Connection, timeout: Duration) -> Result<S
     }
 }
 
-/// Makes text of a peer safe to print.
-pub(crate) fn printable(text: &str) -> String {
-    text.chars().take(1_000).map(|char| if char.is_control() { '?' } else { char }).collect()
-}
-
 /// The hello message: the first message of a data connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Hello {
@@ -557,11 +533,5 @@ mod tests {
         let (near, far) = connect();
         send_output(&far, "").unwrap();
         assert_eq!(receive_output(&near).unwrap(), "");
-    }
-
-    #[test]
-    fn control_characters_are_replaced_before_printing() {
-        assert_eq!(printable("a\x1b[31m\n"), "a?[31m?");
-        assert_eq!(printable(&"é".repeat(5_000)).chars().count(), 1_000);
     }
 }

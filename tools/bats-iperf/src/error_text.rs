@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::signals;
+use crate::interrupt;
 
 /// The interrupt was reported. It is the cause of every later error.
 static REPORTED: AtomicBool = AtomicBool::new(false);
@@ -11,7 +11,7 @@ static REPORTED: AtomicBool = AtomicBool::new(false);
 /// The line that reports a failure on standard error. An interrupt is no error: it is reported once,
 /// in iperf3's words; `None` for what follows from it.
 pub(crate) fn failure(text: &str) -> Option<String> {
-    match signals::requested() {
+    match interrupt::requested() {
         false => Some(format!("bats_iperf: error - {text}")),
         true if REPORTED.swap(true, Ordering::AcqRel) => None,
         true => Some("bats_iperf: interrupt - the test was ended by a signal".to_owned()),

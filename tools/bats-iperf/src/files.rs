@@ -18,8 +18,9 @@ use serde_json::{Value, json};
 
 use crate::cli::{Compression, Existing, Options};
 use crate::console::Output;
-use crate::control::{Work, printable};
+use crate::control::Work;
 use crate::port_probe::PortProbe;
+use crate::printable::printable;
 use crate::progress::ProgressMeter;
 use crate::rate_limiter::RateLimiter;
 use crate::report::json::{self, TestInfo};

@@ -6,18 +6,20 @@ use std::time::Duration;
 use openbats::file::fuzzing::{FileReport, file_messages_run};
 use serde_json::Value;
 
-use crate::cli::{self, Options, TransportMode};
+use crate::cli::{self, Options};
 use crate::client;
 use crate::control::{
-    self, Direction, Hello, Message, Request, Summary, Throughput, Totals, Transport, VERSION, Work,
+    self, Direction, Hello, Message, Request, Summary, Throughput, Totals, VERSION, Work,
 };
 use crate::message::Header;
+use crate::outcome::Outcome;
+use crate::printable::printable;
 use crate::report::json::TestInfo;
 use crate::report::{html, json, text};
-use crate::sender_settings::SenderSettings;
 use crate::server::check::check;
 use crate::stream::{tcp, udp};
-use crate::test::{self, Outcome};
+use crate::test;
+use crate::transport_mode::{Transport, TransportMode};
 
 /// What the bytes are.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,9 +50,9 @@ pub fn iperf_messages_run(data: &[u8]) -> Report {
         match message {
             Message::Request(request) => report.is_accepted = take_request(&request),
             Message::Summary(summary) => take_summary(*summary),
-            Message::Deny { reason } => assert_printable(&control::printable(&reason)),
+            Message::Deny { reason } => assert_printable(&printable(&reason)),
             Message::Output { text, .. } => {
-                text.lines().for_each(|line| assert_printable(&control::printable(line)));
+                text.lines().for_each(|line| assert_printable(&printable(line)));
             }
             _ => {}
         }
@@ -131,7 +133,7 @@ fn take_request(request: &Request) -> bool {
         assert!(Duration::try_from_secs_f64(work.interval).is_ok());
         let sides = test::sides(work.direction, request.streams, false);
         assert_eq!(sides.len(), usize::from(request.all_streams()));
-        let _ = SenderSettings::of(server(), request).printable();
+        let _ = server().sender_settings(request.mode, request.transport).printable();
     }
     true
 }

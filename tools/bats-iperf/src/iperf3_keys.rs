@@ -3,9 +3,10 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::control::{Request, Summary, Totals, Transport};
+use crate::control::{Request, Summary, Totals};
+use crate::outcome::{Interval, Outcome};
 use crate::report::{Side, distinct_sides, indices};
-use crate::test::Outcome;
+use crate::transport_mode::Transport;
 use crate::transport_stats::TransportStats;
 
 /// The protocol that iperf3 would name for a mode: TCP if everything arrives, otherwise UDP.
@@ -114,7 +115,7 @@ pub(crate) fn add_to_end(
 
 /// Smoothed round-trip times of a stream at the ends of its intervals, in microseconds.
 fn round_trips(outcome: &Outcome, place: usize) -> Vec<u64> {
-    let of = |interval: &crate::test::Interval| {
+    let of = |interval: &Interval| {
         let (_, after) = interval.transport_stats.get(place)?.as_ref()?;
         Some(after.rtt_us)
     };

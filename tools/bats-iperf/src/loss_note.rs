@@ -1,8 +1,8 @@
 //! Explains why a test lost more messages than it delivered.
 
 use crate::control::{Summary, Throughput, Totals};
+use crate::outcome::Outcome;
 use crate::report::{Side, distinct_sides, indices};
-use crate::test::Outcome;
 
 /// One note for each direction that lost more than it delivered.
 pub(crate) fn notes(outcome: &Outcome, remote: Option<&Summary>, work: &Throughput) -> Vec<String> {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::sender::DEFAULT_LENGTH;
+use crate::message_length::DEFAULT_LENGTH;
 use crate::stream::PathState;
 
 /// Shortest message that is chosen, in bytes.

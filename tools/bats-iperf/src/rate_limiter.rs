@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use crate::clock::Clock;
-use crate::signals;
+use crate::interrupt;
 
 /// Burst that may arrive at once: a sender that was delayed catches up.
 const BURST: Duration = Duration::from_secs(5);
@@ -58,7 +58,7 @@ impl RateLimiter {
     pub(crate) fn throttle(&self, bytes: impl Fn() -> u64) {
         loop {
             let bits_left = self.charge(bytes(), self.clock.elapsed());
-            if bits_left >= 0.0 || signals::requested() {
+            if bits_left >= 0.0 || interrupt::requested() {
                 return;
             }
             let needed = Duration::try_from_secs_f64(-bits_left / self.bits_per_second.max(1.0));

@@ -1,10 +1,10 @@
 //! Sender settings in effect: each side's own options, as far as the mode supports them.
 
-use openbats::CongestionAlgorithm;
+use openbats::{CongestionAlgorithm, Goal};
 use serde::{Deserialize, Serialize};
 
-use crate::cli::{GoalName, Options, TransportMode};
-use crate::control::{Request, Transport, printable};
+use crate::printable::printable;
+use crate::transport_mode::{Transport, TransportMode};
 
 /// Sender settings of one side.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,15 +19,20 @@ pub(crate) struct SenderSettings {
 }
 
 impl SenderSettings {
-    /// The settings of a side with these options in a test.
-    pub(crate) fn of(options: &Options, request: &Request) -> Self {
-        let asked = options.congestion.map(|congestion| congestion.0);
+    /// The settings of a side in a test of this mode over this transport; `asked` and `goal` are
+    /// the congestion control and the goal of the side's options.
+    pub(crate) fn of(
+        asked: Option<CongestionAlgorithm>,
+        goal: Option<Goal>,
+        mode: TransportMode,
+        transport: Transport,
+    ) -> Self {
         let asked_or_default = asked.unwrap_or_default();
-        let mode = match request.transport {
-            Transport::Bats => request.mode,
+        let mode = match transport {
+            Transport::Bats => mode,
             // The kernel controls a baseline; the options do not apply to it.
             Transport::Tcp => return Self { congestion: "kernel".into(), ..Self::default() },
-            Transport::Udp if request.mode != TransportMode::Udp => {
+            Transport::Udp if mode != TransportMode::Udp => {
                 return Self { congestion: "none".into(), ..Self::default() };
             }
             Transport::Udp => TransportMode::Udp,
@@ -52,7 +57,7 @@ impl SenderSettings {
         if asked.is_some_and(|asked| !is_in_effect(asked)) {
             unsupported.push("--congestion");
         }
-        if options.goal.is_some() && !has_goal {
+        if goal.is_some() && !has_goal {
             unsupported.push("--goal");
         }
         let why = match mode {
@@ -63,7 +68,11 @@ impl SenderSettings {
         let note = (!unsupported.is_empty()).then(|| {
             format!("{} not in effect in mode {}: {why}", unsupported.join(" and "), mode.name())
         });
-        Self { congestion, goal: has_goal.then(|| goal(options).to_owned()), note }
+        Self {
+            congestion,
+            goal: has_goal.then(|| name(goal.unwrap_or(Goal::Balanced)).to_owned()),
+            note,
+        }
     }
 
     /// The settings of the peer, made safe to print.
@@ -82,11 +91,11 @@ impl SenderSettings {
     }
 }
 
-fn goal(options: &Options) -> &'static str {
-    match options.goal {
-        Some(GoalName::Latency) => "latency",
-        Some(GoalName::Throughput) => "throughput",
-        Some(GoalName::Balanced) | None => "balanced",
+fn name(goal: Goal) -> &'static str {
+    match goal {
+        Goal::Latency => "latency",
+        Goal::Throughput => "throughput",
+        _ => "balanced",
     }
 }
 
@@ -94,23 +103,11 @@ fn goal(options: &Options) -> &'static str {
 mod tests {
     use super::*;
     use crate::cli;
-    use crate::control::{self, Work};
 
     fn of(options_text: &str, mode: TransportMode, transport: Transport) -> SenderSettings {
         let line = format!("bats_iperf -s {options_text}");
         let options = cli::parse(line.split_whitespace()).unwrap().0;
-        let request = Request {
-            version: control::VERSION,
-            mode,
-            streams: 1,
-            transport,
-            work: Work::Files { count: 1, bytes: 1 },
-            title: None,
-            connect_timeout: 10.0,
-            wants_output: false,
-            wants_json: false,
-        };
-        SenderSettings::of(&options, &request)
+        options.sender_settings(mode, transport)
     }
 
     #[test]

@@ -10,7 +10,6 @@
 )]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use anyhow::{Context, Result};
@@ -19,9 +18,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::console::Console;
-use crate::{error_text, logging};
-
-static REQUESTED: AtomicBool = AtomicBool::new(false);
+use crate::{error_text, interrupt, logging};
 
 /// Installs the handlers: SIGINT and SIGTERM shut these endpoints down. So does SIGHUP, unless
 /// there is a log file to reopen, the process is a daemon, or `nohup` started it.
@@ -44,7 +41,7 @@ pub(crate) fn watch(endpoints: Vec<Endpoint>, console: Arc<Console>) -> Result<(
                 if signal == SIGHUP && ignores_hangup {
                     continue;
                 }
-                if REQUESTED.swap(true, Ordering::AcqRel) {
+                if interrupt::request() {
                     // A second signal ends the process at once.
                     std::process::exit(1);
                 }
@@ -66,9 +63,4 @@ fn is_ignored(signal: i32) -> bool {
     let bit = u32::try_from(signal).ok().and_then(|signal| signal.checked_sub(1));
     let mask = bit.and_then(|bit| mask?.checked_shr(bit));
     mask.is_some_and(|mask| mask & 1 == 1)
-}
-
-/// Whether a signal asked the process to stop.
-pub(crate) fn requested() -> bool {
-    REQUESTED.load(Ordering::Acquire)
 }

@@ -10,19 +10,21 @@ use anyhow::Result;
 use openbats::Connection;
 
 use crate::clock::Clock;
+use crate::clock_offset::ClockOffset;
 use crate::console::Output;
-use crate::control::{ClockOffset, Direction, Summary, Totals};
+use crate::control::{Direction, Summary, Totals};
 use crate::cpu::CpuTimer;
 use crate::error_text;
+use crate::interrupt;
 use crate::latency::Recorder;
 use crate::meter::{Meter, Reading};
+use crate::outcome::{Interval, Outcome};
 use crate::port_probe::PortProbe;
 use crate::rate_limiter::RateLimiter;
 use crate::receiver::{self, ReceiverParams};
 use crate::report::{Side, json, sender_state, text};
 use crate::sender::{self, Budget, MAX_DURATION, SenderParams};
 use crate::sender_settings::SenderSettings;
-use crate::signals;
 use crate::stream::DataStream;
 use crate::transport_stats::TransportStats;
 
@@ -54,37 +56,6 @@ pub(crate) struct TestConfig {
     pub(crate) limit: Option<u64>,
     /// Detects a server that was killed.
     pub(crate) port_probe: Option<Arc<PortProbe>>,
-}
-
-/// Measurements of one report interval.
-#[derive(Clone, Debug)]
-pub(crate) struct Interval {
-    /// Seconds since the start of the test.
-    pub(crate) start: f64,
-    pub(crate) end: f64,
-    /// Whether it is omitted from the results.
-    pub(crate) is_omitted: bool,
-    pub(crate) streams: Vec<Reading>,
-    /// Connection statistics at its start and end.
-    pub(crate) transport_stats: Vec<Option<(TransportStats, TransportStats)>>,
-}
-
-/// Results of a test on this side.
-#[derive(Clone, Debug)]
-pub(crate) struct Outcome {
-    pub(crate) sides: Vec<Side>,
-    pub(crate) is_client: bool,
-    pub(crate) intervals: Vec<Interval>,
-    /// Number of intervals that were not kept because there were too many.
-    pub(crate) left_out: u64,
-    pub(crate) summary: Summary,
-}
-
-impl Outcome {
-    /// The first error of a stream.
-    pub(crate) fn error(&self) -> Option<&str> {
-        self.summary.streams.iter().find_map(|totals| totals.error.as_deref())
-    }
 }
 
 /// The role of this side in each stream. Streams from the client come first.
@@ -146,7 +117,7 @@ fn abort_reason(
             why.to_owned()
         });
     };
-    Some(match (signals::requested(), config.is_client) {
+    Some(match (interrupt::requested(), config.is_client) {
         (true, _) => "interrupted".to_owned(),
         (false, true) => format!("the server has left the test: {reason}"),
         (false, false) => format!("the client has left the test: {reason}"),

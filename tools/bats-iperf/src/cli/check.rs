@@ -17,9 +17,10 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory, FromArgMatches};
 use openbats::{CongestionAlgorithm, Goal, IdentityError, PresharedKey, TransportConfig};
 
-use super::{Existing, GoalName, Options, TransportMode};
-use crate::control::Transport;
+use super::{Existing, GoalName, Options};
+use crate::sender_settings::SenderSettings;
 use crate::stream::udp;
+use crate::transport_mode::{Transport, TransportMode};
 
 /// Minimum receive budget in bytes of a server with a bitrate limit.
 const MIN_RECEIVE_BUDGET: usize = 4 << 20;
@@ -359,13 +360,27 @@ impl Options {
         self.closed_key.as_deref().map(openbats::read_preshared_key).transpose()
     }
 
+    /// The goal of the redundancy, if it was given.
+    fn given_goal(&self) -> Option<Goal> {
+        self.goal.map(|goal| match goal {
+            GoalName::Latency => Goal::Latency,
+            GoalName::Throughput => Goal::Throughput,
+            GoalName::Balanced => Goal::Balanced,
+        })
+    }
+
+    /// The sender settings of this side in a test of this mode over this transport.
+    pub(crate) fn sender_settings(
+        &self,
+        mode: TransportMode,
+        transport: Transport,
+    ) -> SenderSettings {
+        let congestion = self.congestion.map(|congestion| congestion.0);
+        SenderSettings::of(congestion, self.given_goal(), mode, transport)
+    }
+
     /// Configuration of the data connections of this side.
     pub(crate) fn transport_config(&self) -> TransportConfig {
-        let goal = match self.goal {
-            Some(GoalName::Latency) => Goal::Latency,
-            Some(GoalName::Throughput) => Goal::Throughput,
-            Some(GoalName::Balanced) | None => Goal::Balanced,
-        };
         let default = TransportConfig::default();
         // The buffer of a server with a bitrate limit must not hold more than about one second of
         // it.
@@ -378,7 +393,7 @@ impl Options {
         TransportConfig {
             receive_budget,
             mode: self.mode.to_library(),
-            goal,
+            goal: self.given_goal().unwrap_or(Goal::Balanced),
             congestion: self.congestion.map_or(default.congestion, |congestion| congestion.0),
             // Neither the receiver of a slow stream nor a server that reads a partial file sends
             // anything for a while.

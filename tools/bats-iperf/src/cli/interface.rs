@@ -14,7 +14,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use anyhow::Context;
 
 use super::Options;
-use crate::control::printable;
+use crate::printable::printable;
 
 impl Options {
     /// The address of `-I`, if given, and a note to print. A client ignores an interface that does

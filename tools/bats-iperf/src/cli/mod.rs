@@ -15,9 +15,9 @@ use openbats::file::set::Reserve;
 
 pub(crate) use check::{Role, parse};
 pub(crate) use emulation::Emulation;
-pub(crate) use mode::{Congestion, TransportMode};
+pub(crate) use mode::{Compression, Congestion};
 
-use crate::control::Transport;
+use crate::transport_mode::{Transport, TransportMode};
 use crate::units::{
     Format, parse_bytes, parse_duration, parse_interval, parse_length, parse_long_timeout,
     parse_omit, parse_rate, parse_reserve, parse_timeout,
@@ -463,13 +463,6 @@ pub(crate) enum Existing {
     Overwrite,
     /// Store it under a free name: NAME.1 and so on.
     Rename,
-}
-
-/// Compression of files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Compression {
-    Zstd,
-    Lz4,
 }
 
 /// What `--generate` prints.

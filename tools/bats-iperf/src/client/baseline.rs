@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::throughput::Run;
-use crate::control::{Summary, Transport};
+use super::run::Run;
+use crate::control::Summary;
 use crate::meter::Reading;
 use crate::report::json::{self, protocol};
 use crate::report::{Side, distinct_sides, indices};
+use crate::transport_mode::Transport;
 use crate::units;
 
 pub(super) fn name(transport: Transport) -> &'static str {

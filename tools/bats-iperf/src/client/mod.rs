@@ -1,6 +1,7 @@
 //! The client: requests a test, opens the streams, runs its side and prints the report.
 
 mod baseline;
+mod run;
 mod session;
 mod throughput;
 mod transfer;
@@ -19,7 +20,7 @@ use crate::pidfile::PidFile;
 use crate::report::text;
 use crate::state_files::ServerTrust;
 use crate::stream::{Local, with_port};
-use crate::{files, signals, state_files};
+use crate::{files, interrupt, signals, state_files};
 
 pub(crate) use session::{checked_summary, receive_summary};
 pub(crate) use throughput::params;
@@ -98,7 +99,7 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Resu
     // If the close is lost, the peer's idle timeout ends the connection.
     let _ = client.endpoint.idle().wait_for(CLOSE_TIMEOUT);
     match result {
-        Err(_) if signals::requested() => bail!("interrupted"),
+        Err(_) if interrupt::requested() => bail!("interrupted"),
         other => other,
     }
 }

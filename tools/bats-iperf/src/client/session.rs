@@ -13,14 +13,14 @@ use openbats::{
 
 use super::{CLOSE_TIMEOUT, Client};
 use crate::clock::{Clock, stamp_ns};
-use crate::control::{
-    self, ClockOffset, Hello, Message, REPLY_TIMEOUT, Request, Summary, Transport, Work,
-};
+use crate::clock_offset::{ClockOffset, clock_offset};
+use crate::control::{self, Hello, Message, REPLY_TIMEOUT, Request, Summary, Work};
 use crate::emulator::LinkProxy;
-use crate::latency::clock_offset;
 use crate::port_probe::PortProbe;
+use crate::printable::printable;
 use crate::sender_settings::SenderSettings;
 use crate::stream::{DataStream, Local, tcp, udp, with_port};
+use crate::transport_mode::Transport;
 
 /// Send budget of a file stream in bytes: enough for 1 Gbit/s over 250 ms, and small enough that
 /// progress shows data that has arrived.
@@ -162,7 +162,7 @@ impl Client<'_> {
         let (test, ports) = match control::receive(control, self.reply_timeout())? {
             Message::Accept { test, ports } => (test, ports),
             Message::Deny { reason } => {
-                bail!("the server denied the test: {}", control::printable(&reason))
+                bail!("the server denied the test: {}", printable(&reason))
             }
             _ => bail!("the server sent an unexpected message"),
         };
@@ -199,7 +199,7 @@ impl Client<'_> {
                 Ok(StartedTest { test, data_streams, clock, path })
             }
             Message::Deny { reason } => {
-                bail!("the server denied the test: {}", control::printable(&reason))
+                bail!("the server denied the test: {}", printable(&reason))
             }
             _ => bail!("the server sent an unexpected message"),
         }
@@ -231,7 +231,7 @@ impl Client<'_> {
         match control::receive_meanwhile(control, self.reply_timeout(), HELLO_INTERVAL, again)? {
             Message::Joined => Ok(hellos),
             Message::Deny { reason } => {
-                bail!("the server denied the test: {}", control::printable(&reason))
+                bail!("the server denied the test: {}", printable(&reason))
             }
             _ => bail!("the server sent an unexpected message"),
         }
@@ -346,7 +346,7 @@ pub(crate) fn checked_summary(mut summary: Summary) -> Summary {
     for totals in &mut summary.streams {
         totals.seconds = totals.seconds.clamp(0.0, MAX_SECONDS);
         totals.jitter_ms = totals.jitter_ms.clamp(0.0, MAX_SECONDS * 1e3);
-        totals.error = totals.error.as_deref().map(control::printable);
+        totals.error = totals.error.as_deref().map(printable);
     }
     summary.sending = summary.sending.as_ref().map(SenderSettings::printable);
     summary

@@ -9,44 +9,20 @@ use serde_json::json;
 
 use super::Client;
 use super::baseline::{self, Baseline};
+use super::run::Run;
 use super::session::receive_summary;
 use crate::console::Output;
-use crate::control::{
-    self, Direction, Message, Request, SUMMARY_TIMEOUT, Summary, Throughput, Transport, Work,
-};
+use crate::control::{self, Direction, Message, Request, SUMMARY_TIMEOUT, Throughput, Work};
 use crate::report::json::{self, TestInfo};
 use crate::report::{html, text};
-use crate::sender::{self, SenderParams};
-use crate::sender_settings::SenderSettings;
-use crate::signals;
+use crate::sender::SenderParams;
 use crate::stream::udp;
-use crate::test::{self, Outcome, TestConfig};
-use crate::{error_text, loss_note};
+use crate::test::{self, TestConfig};
+use crate::transport_mode::Transport;
+use crate::{error_text, interrupt, loss_note, message_length};
 
 /// Default rate of streams in bits per second when latency is measured.
 const LATENCY_RATE: u64 = 1_000_000;
-
-/// A finished run.
-pub(super) struct Run {
-    pub(super) test_info: TestInfo,
-    pub(super) outcome: Outcome,
-    pub(super) remote: Option<Summary>,
-    /// Why the server's summary is missing, if it is.
-    pub(super) summary_error: Option<String>,
-    /// Explanations of losses.
-    pub(super) notes: Vec<String>,
-    /// The server's report, if requested and received.
-    pub(super) output: Option<String>,
-}
-
-impl Run {
-    /// The first error on either side; `None` if the run succeeded.
-    pub(super) fn error(&self) -> Option<String> {
-        let far = self.remote.as_ref().map(|remote| &remote.streams[..]).unwrap_or_default();
-        let far = far.iter().find_map(|totals| totals.error.clone());
-        self.outcome.error().map(str::to_owned).or(far).or_else(|| self.summary_error.clone())
-    }
-}
 
 impl Client<'_> {
     /// Runs the test, then the baselines; returns the exit code of all.
@@ -68,7 +44,7 @@ impl Client<'_> {
             ));
             let bandwidth = self.bandwidth(transport, Some(&run));
             let outcome = self.run(&quiet, &control, transport, bandwidth).map_err(|error| {
-                let error = match signals::requested() {
+                let error = match interrupt::requested() {
                     true => "interrupted".to_owned(),
                     false => error_text::join_causes(&error),
                 };
@@ -136,7 +112,7 @@ impl Client<'_> {
             // Mode 11 lengths were checked with the options.
             Some(length) if is_main => length,
             length => {
-                let usual = || sender::default_length(bandwidth, options.latency);
+                let usual = || message_length::default_length(bandwidth, options.latency);
                 let most = if transport == Transport::Udp { udp::MAX_MESSAGE } else { u32::MAX };
                 length.unwrap_or_else(usual).min(most)
             }
@@ -207,7 +183,7 @@ impl Client<'_> {
             clock: started.clock,
             receive_timeout: self.options.rcv_timeout,
             hellos: 0,
-            sending: SenderSettings::of(self.options, &test_info.request),
+            sending: self.options.sender_settings(test_info.request.mode, transport),
             limit: None,
             port_probe: self.port_probe(),
         };
@@ -280,9 +256,10 @@ pub(crate) fn params(work: &Throughput, timeout: Duration) -> SenderParams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::TransportMode;
-    use crate::control::Totals;
+    use crate::control::{Summary, Totals};
+    use crate::outcome::Outcome;
     use crate::report::Side;
+    use crate::transport_mode::TransportMode;
 
     fn run(near: Option<&str>, far: Option<Option<&str>>) -> Run {
         let summary = |error: Option<&str>| Summary {

@@ -7,10 +7,11 @@ use anyhow::Result;
 use super::Client;
 use crate::clock::Clock;
 use crate::console::Output;
-use crate::control::{self, Request, Transport, Work};
+use crate::control::{self, Request, Work};
 use crate::error_text;
 use crate::files::{self, OutgoingFiles};
 use crate::report::json::{self, TestInfo};
+use crate::transport_mode::Transport;
 
 impl Client<'_> {
     pub(super) fn transfer(&self, output: &Output, set: OutgoingFiles) -> Result<ExitCode> {

@@ -4,11 +4,12 @@
 use serde_json::{Value, json};
 
 use super::{Side, distinct_sides, indices, text};
-use crate::control::{Direction, Request, Summary, Throughput, Totals, Transport, Work};
+use crate::control::{Direction, Request, Summary, Throughput, Totals, Work};
 use crate::cpu::Utilization;
 use crate::iperf3_keys;
 use crate::meter::Reading;
-use crate::test::{Interval, Outcome};
+use crate::outcome::{Interval, Outcome};
+use crate::transport_mode::Transport;
 
 /// Information about a test that is known at its start.
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! The line of `-V` that shows what the congestion controller of a sending stream does.
 
 use super::{Side, indices};
-use crate::test::Interval;
+use crate::outcome::Interval;
 use crate::transport_stats::TransportStats;
 use crate::units;
 

@@ -6,8 +6,8 @@ use super::{Side, distinct_sides, indices};
 use crate::control::{Summary, Totals};
 use crate::latency::Percentiles;
 use crate::meter::Reading;
+use crate::outcome::{Interval, Outcome};
 use crate::sender_settings::SenderSettings;
-use crate::test::{Interval, Outcome};
 use crate::transport_stats::{CodingStats, TransportStats};
 use crate::units;
 

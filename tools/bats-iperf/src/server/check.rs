@@ -1,9 +1,10 @@
 //! Checks whether the server accepts a request.
 
-use crate::cli::{Options, TransportMode};
-use crate::control::{self, Request, Transport, Work};
+use crate::cli::Options;
+use crate::control::{self, Request, Work};
 use crate::message::{MAX_LENGTH, MIN_LENGTH};
 use crate::stream::udp;
+use crate::transport_mode::{Transport, TransportMode};
 
 /// Maximum number of streams in one direction of a test.
 const MAX_STREAMS: u16 = 128;

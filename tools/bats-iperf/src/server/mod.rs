@@ -19,13 +19,14 @@ use openbats::{
     Connection, Endpoint, Identity, ServerOptions, StartError, TransportConfig, Trust, Wait,
 };
 
-use crate::cli::{Options, TransportMode};
+use crate::cli::Options;
 use crate::clock::Clock;
 use crate::console::{Console, Output};
 use crate::error_text;
 use crate::pidfile::PidFile;
 use crate::report::text;
 use crate::stream::with_port;
+use crate::transport_mode::TransportMode;
 use crate::{control, signals, state_files};
 pub(crate) use intake::Budgets;
 use intake::Intake;

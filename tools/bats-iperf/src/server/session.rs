@@ -8,17 +8,16 @@ use openbats::{Connection, Wait};
 use super::{CLOSE_TIMEOUT, HELLO_TIMEOUT, Server, check};
 use crate::client::{params, receive_summary};
 use crate::clock::{Clock, stamp_ns};
+use crate::clock_offset::ClockOffset;
 use crate::console::Output;
-use crate::control::{
-    self, ClockOffset, ConnectTimeout, Message, Request, SUMMARY_TIMEOUT, Throughput, Transport,
-    Work, printable,
-};
+use crate::control::{self, ConnectTimeout, Message, Request, SUMMARY_TIMEOUT, Throughput, Work};
 use crate::files;
+use crate::printable::printable;
 use crate::report::json::{self, TestInfo};
 use crate::report::text;
-use crate::sender_settings::SenderSettings;
 use crate::stream::{DataStream, Local, tcp, udp, with_port};
 use crate::test::{self, TestConfig};
+use crate::transport_mode::Transport;
 
 /// How long a client may take to send its next request.
 const NEXT_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -202,7 +201,9 @@ impl Server {
             clock,
             receive_timeout: self.options.rcv_timeout,
             hellos,
-            sending: SenderSettings::of(&self.options, &test_info.request),
+            sending: self
+                .options
+                .sender_settings(test_info.request.mode, test_info.request.transport),
             limit: self.options.server_bitrate_limit,
             port_probe: None,
         };

@@ -25,8 +25,8 @@ use socket2::{Domain, Socket, Type};
 use super::{Local, POLL_INTERVAL, Received, is_retryable, wait_after};
 use crate::clock::Clock;
 use crate::control::{ConnectTimeout, HELLO_LENGTH, Hello, REPLY_TIMEOUT};
+use crate::interrupt;
 use crate::message::MAX_LENGTH;
-use crate::signals;
 
 /// Bytes of one read.
 const READ: usize = 256 << 10;
@@ -87,7 +87,7 @@ impl DataStream {
                 }
                 Err(error) => {
                     wait_after(error).context("cannot send over TCP")?;
-                    if signals::requested() {
+                    if interrupt::requested() {
                         bail!("interrupted");
                     }
                     if written == 0 && clock.elapsed() >= limit {
@@ -124,7 +124,7 @@ impl DataStream {
                 Ok(count) => bytes.extend_from_slice(buffer.get(..count).unwrap_or_default()),
                 Err(error) => {
                     wait_after(error).context("cannot receive over TCP")?;
-                    if signals::requested() {
+                    if interrupt::requested() {
                         bail!("interrupted");
                     }
                     if clock.elapsed() >= limit {
@@ -291,7 +291,7 @@ impl Listener {
         let mut greetings = VecDeque::new();
         while by_number.len() < usize::from(count) {
             // Connections of other peers do not extend the timeout.
-            if timeout.left().is_zero() || signals::requested() {
+            if timeout.left().is_zero() || interrupt::requested() {
                 bail!("only {} of {count} TCP streams connected", by_number.len());
             }
             match self.0.accept() {

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use super::{Local, POLL_INTERVAL, Received, wait_after};
 use crate::clock::Clock;
 use crate::control::{ConnectTimeout, Hello, REPLY_TIMEOUT};
-use crate::signals;
+use crate::interrupt;
 
 /// Default maximum length of a message in bytes: it should fit into one frame of a typical link.
 pub(crate) const MAX_MESSAGE: u32 = 1_448;
@@ -129,7 +129,7 @@ impl DataStream {
 
     /// Why the stream has ended, if it has. Only this side can end it.
     pub(super) fn end_reason(&self) -> Option<String> {
-        if signals::requested() {
+        if interrupt::requested() {
             return Some("interrupted".to_owned());
         }
         self.is_closed.load(Ordering::Acquire).then(|| "the stream was aborted".to_owned())
@@ -202,7 +202,7 @@ pub(crate) fn connect(
     let hello = hello.encode();
     let clock = Clock::start();
     let mut answer = [0; 64];
-    while clock.elapsed() < limit && !signals::requested() {
+    while clock.elapsed() < limit && !interrupt::requested() {
         if let Err(error) = socket.send(&hello) {
             wait_after(error).with_context(|| format!("cannot send to {remote} over UDP"))?;
         }
@@ -256,7 +256,7 @@ impl Listener {
                     Ok(_) => {}
                     Err(error) => wait_after(error).context("cannot receive over UDP")?,
                 }
-                if timeout.left().is_zero() || signals::requested() {
+                if timeout.left().is_zero() || interrupt::requested() {
                     bail!("only {} of {count} UDP streams connected", data_streams.len());
                 }
             };
