@@ -4,8 +4,9 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::result::figures::{self, Figures, set};
+use crate::result::flow_result::FlowResult;
 use crate::result::measures::{self, PacketCount};
-use crate::result::{Distribution, FlowResult, Series};
+use crate::result::series::{Distribution, Series};
 
 /// Congestion windows of at least this many bytes mean that there is no congestion control.
 pub(crate) const NO_WINDOW: f64 = (64_u64 << 20) as f64;

@@ -5,7 +5,8 @@ use super::plot::{Bar, Content, Curve, Grid, Plot, Style};
 use super::table::{self, Matrix};
 use crate::config::expand::file_name;
 use crate::result::measures::{CONTROLLER_STATE, LIMITED_BY};
-use crate::result::{CaseResult, Measurement, Series, Status, figures};
+use crate::result::series::Series;
+use crate::result::{CaseResult, Measurement, Status, figures};
 
 /// Maximum number of networks with curve plots; larger families only have matrices.
 const MAX_PLOTTED_NETWORKS: usize = 36;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::result::figures::{self, FigureInfo};
+use crate::result::flow_result::FlowResult;
 use crate::result::statistics::Sample;
-use crate::result::{CaseResult, FlowResult, Status};
+use crate::result::{CaseResult, Status};
 
 /// A table of text.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::{CaseResult, Distribution, Series, Status, figures};
+use super::series::{Distribution, Series};
+use super::{CaseResult, Status, figures};
 
 /// A CSV field, quoted if necessary.
 fn field(text: &str) -> String {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::series::{Distribution, Series};
 use super::statistics::percentile;
-use super::{Distribution, Series};
 use crate::plan::ToolKind;
 
 /// Description of a figure.

@@ -1,8 +1,9 @@
 //! Figures of competing flows.
 
 use super::figures::{Figures, mean, set};
+use super::flow_result::FlowResult;
+use super::series::Series;
 use super::statistics::percentile;
-use super::{FlowResult, Series};
 
 /// A flow and the time in which it sent, in seconds from the start of the tool.
 #[derive(Clone, Debug)]

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::Series;
 use super::figures::{Figures, set};
+use super::series::Series;
 
 /// Series of [`shares`]: states of the congestion controller, and which of its bounds limits it.
 pub(crate) const CONTROLLER_STATE: &str = "controller state";

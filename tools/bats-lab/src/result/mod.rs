@@ -2,10 +2,12 @@
 
 pub(crate) mod csv;
 pub(crate) mod figures;
+pub(crate) mod flow_result;
 pub(crate) mod flows;
 pub(crate) mod folder;
 pub(crate) mod judge;
 pub(crate) mod measures;
+pub(crate) mod series;
 pub(crate) mod statistics;
 
 use std::collections::BTreeMap;
@@ -15,6 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::reading::Reading;
 use crate::verify::Row;
+use flow_result::FlowResult;
+use series::{Distribution, Series};
 
 /// The format version of `result.json`.
 pub(crate) const FORMAT: &str = "batslab-result-1";
@@ -160,42 +164,6 @@ impl Measurement {
         (self.figures, self.flows) = (figures, flows);
         (self.series, self.distributions) = (series, distributions);
     }
-}
-
-/// A competing flow.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct FlowResult {
-    /// Label of the flow.
-    pub(crate) label: String,
-    /// Figures by name.
-    pub(crate) figures: BTreeMap<String, f64>,
-}
-
-/// Time series.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Series {
-    /// Quantity: `throughput`, `cwnd`, `rtt`, ...
-    pub(crate) name: String,
-    /// The flow.
-    pub(crate) of: String,
-    /// Unit.
-    pub(crate) unit: String,
-    /// Time in seconds and value; for throughput, the end of the interval.
-    pub(crate) points: Vec<(f64, f64)>,
-}
-
-/// Distribution of values.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Distribution {
-    /// Quantity.
-    pub(crate) name: String,
-    /// Unit.
-    pub(crate) unit: String,
-    /// Values in rising order.
-    pub(crate) values: Vec<f64>,
 }
 
 /// Result of an assertion.

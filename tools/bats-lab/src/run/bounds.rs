@@ -3,9 +3,10 @@
 use crate::backend::sim;
 use crate::config::model::BackendName;
 use crate::plan::{Case, Network, Protocol, ProtocolKind, Tool, ToolKind};
+use crate::result::Measurement;
 use crate::result::figures::{mean, set, steady};
 use crate::result::measures::arrivals;
-use crate::result::{Measurement, Series};
+use crate::result::series::Series;
 use crate::settings::Loss;
 
 /// Sets the figures that are derived from the network.

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fs::File;
 use std::io::BufWriter;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -21,7 +22,7 @@ use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
 
-use super::host_run::HostRun;
+use crate::backend::HostBackend;
 use crate::topology;
 
 /// Maximum number of packets in a file.
@@ -36,14 +37,13 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    /// Starts a capture at the node of the client.
-    pub(super) fn begin(run: &HostRun<'_>) -> Result<Self> {
-        let (home, lab) =
-            run.backend.lab().context("packets can only be captured in namespaces")?;
-        let host = lab.shape.hosts.get(run.tool.client as usize).context("no such host")?;
+    /// Starts a capture at the node `client`, into a file in this folder.
+    pub(super) fn begin(backend: &dyn HostBackend, client: u32, folder: &Path) -> Result<Self> {
+        let (home, lab) = backend.lab().context("packets can only be captured in namespaces")?;
+        let host = lab.shape.hosts.get(client as usize).context("no such host")?;
         let namespaces = home.namespaces(&lab.name);
         let namespace = topology::namespace(&lab.name, host);
-        let path = run.folder.join("capture.pcapng");
+        let path = folder.join("capture.pcapng");
         let file =
             File::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
         let socket = namespaces.within(&namespace, || {

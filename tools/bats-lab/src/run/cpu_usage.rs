@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::process::Process;
-use crate::result::Series;
+use crate::result::series::Series;
 
 /// Sampling interval in seconds. CPU time has a resolution of 10 ms, which would be noise in
 /// shorter intervals.

@@ -26,10 +26,10 @@ use crate::protocol::load::{Load, LoadRequest, load};
 use crate::protocol::programs::Programs;
 use crate::protocol::reading::{OutputFormat, Reading, throughput};
 use crate::protocol::{node, wireguard};
-use crate::result::Series;
 use crate::result::figures::{Figures, mean, set};
 use crate::result::flows::{FlowSpan, set_competition_figures};
 use crate::result::measures::set_helper_time;
+use crate::result::series::Series;
 use crate::settings::Link;
 use crate::tool::{self, Job, OutputParser, ToolContext, ToolOutput};
 
@@ -193,7 +193,10 @@ impl HostRun<'_> {
         let helper_ids: BTreeSet<u32> =
             helpers.iter_mut().map(|helper| helper.guard.child_mut().id()).collect();
         let helper_time = ProcessTable::read().processor_time_below(&helper_ids);
-        let capture = if self.case.capture { Some(Capture::begin(self)?) } else { None };
+        let capture = match self.case.capture {
+            true => Some(Capture::begin(self.backend, self.tool.client, self.folder)?),
+            false => None,
+        };
         let (client_outcome, samples) = std::thread::scope(|scope| {
             let sampling = self
                 .sampler(&job, &flows, start, &stop, &what)

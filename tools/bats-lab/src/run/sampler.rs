@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::progress::Progress;
 use crate::lab;
 use crate::netlink::diag::{TcpState, TcpStates};
-use crate::result::Series;
 use crate::result::figures::{Figures, set};
+use crate::result::series::Series;
 use crate::state::{Home, Lab};
 use crate::topology;
 

@@ -6,10 +6,10 @@ use super::flow::{FlowOutcome, FlowSample, Outcome, SAMPLE_INTERVAL, SenderState
 use super::transport::SimTransport;
 use crate::plan::Network;
 use crate::protocol::reading::Reading;
-use crate::result::Series;
 use crate::result::figures::{self, set};
 use crate::result::flows::{FlowSpan, set_competition_figures};
 use crate::result::measures::{self, PacketCount};
+use crate::result::series::Series;
 use crate::run::schedule::Times;
 
 /// Minimum interval of throughput in seconds; shorter ones contain too few packets.
