@@ -9,8 +9,9 @@ use bats_sim::capture::Capture;
 use bats_sim::transfer::number_at;
 use bytes::Bytes;
 
+use super::ends::End;
 use super::flow::{CONNECT_TIMEOUT, Snapshot};
-use super::simulation::{End, SimNetwork, Simulation};
+use super::simulation::{SimNetwork, Simulation};
 use super::transport::SimTransport;
 use crate::protocol::reading::{Reading, of_round_trips};
 

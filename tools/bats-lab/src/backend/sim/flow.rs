@@ -10,8 +10,9 @@ use bats_proto::{ConnectionHandle, ConnectionStats, Event, SendError, Timestamp}
 use bats_sim::transfer::number_at;
 use bytes::Bytes;
 
+use super::ends::{End, EndEvent};
 use super::mesh::TcpState;
-use super::simulation::{End, EndEvent, Simulation};
+use super::simulation::Simulation;
 use super::transport::SimTransport;
 use crate::protocol::reading::NO_WINDOW;
 

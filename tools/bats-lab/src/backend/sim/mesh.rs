@@ -12,7 +12,7 @@ use bats_sim::packet::{self, Body};
 use bats_sim::tcp;
 use bats_sim::transfer::{client_config, endpoints};
 
-use super::simulation::{End, EndEvent, LinkPath};
+use super::ends::{End, EndEvent, LinkPath};
 use super::transport::{Congestion, SimTransport};
 
 /// Limit of processing rounds at one instant, against endless loops.

@@ -6,6 +6,7 @@
 //! datagrams and models of TCP.
 
 mod echo;
+mod ends;
 mod flow;
 mod mesh;
 mod reading;
@@ -34,9 +35,10 @@ use crate::run::progress::Progress;
 use crate::run::schedule::Times;
 use crate::settings::{Direction, Elements, Link};
 use echo::EchoTest;
+use ends::LinkPath;
 use flow::Snapshot;
 use reading::ReadingBuilder;
-use simulation::{LinkPath, SimNetwork, Simulation};
+use simulation::{SimNetwork, Simulation};
 use transport::SimTransport;
 pub(crate) use transport::{MODEL_SUFFIX, label};
 

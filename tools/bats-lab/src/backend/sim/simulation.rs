@@ -15,23 +15,9 @@ use bats_sim::network::{Host, Network};
 use bats_sim::relay_network::{LinkDirection, RelayNetwork, RelayNetworkConfig, node_id};
 use bats_sim::transfer::endpoints;
 
+use super::ends::{End, EndEvent, LinkPath};
 use super::mesh::{Mesh, TcpState};
 use super::transport::SimTransport;
-
-/// The links of a path in order: index, and whether it is crossed from its first host to its
-/// second.
-pub(super) type LinkPath = Vec<(usize, bool)>;
-
-/// An event at one end: number of the flow if flows have their own endpoints (else 0), end,
-/// connection, event.
-pub(super) type EndEvent = (usize, End, ConnectionHandle, Event);
-
-/// One of the two ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum End {
-    Client,
-    Server,
-}
 
 /// The simulated network between client and server.
 #[derive(Clone, Debug)]
