@@ -1,9 +1,10 @@
 //! Link attributes as Oasis writes them: arrays for chains, matrices for any network.
 
-use super::model::{ArraySpec, ArrayValues, Matrices, TopologyType};
-use super::network::{LinkSet, MAX_NETWORKS, chain};
+use super::attribute::{ArrayValues, Attribute};
+use super::link_set::{LinkSet, MAX_NETWORKS, chain};
+use super::model::{ArraySpec, Matrices, TopologyType};
 use super::source::{ConfigError, Source};
-use super::values::{Attribute, NameOr};
+use super::values::NameOr;
 use crate::settings::{Direction, Link, Loss};
 use crate::units;
 

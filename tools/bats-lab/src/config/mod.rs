@@ -9,10 +9,12 @@
     )
 )]
 
+mod attribute;
 mod attributes;
 mod correct;
 pub(crate) mod expand;
 mod link;
+mod link_set;
 pub(crate) mod load;
 pub(crate) mod model;
 pub(crate) mod network;

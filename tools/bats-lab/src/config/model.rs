@@ -5,7 +5,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 
-use super::values::{Attribute, NameOr, OneOrMany, OrderedMap, Text};
+use super::attribute::Attribute;
+use super::values::{NameOr, OneOrMany, OrderedMap, Text};
 use crate::settings::quantities::Time;
 use crate::settings::{
     AckThinning, AlternateLoss, Contention, DelaySchedule, Discipline, Fade, Holes, OrNone,
@@ -258,19 +259,6 @@ pub(crate) struct ArraySpec {
     /// Increment of each step of that attribute.
     pub(crate) step_len: Option<f64>,
     /// Number of its steps after the first value.
-    pub(crate) step_num: Option<u32>,
-}
-
-/// Values of an attribute.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ArrayValues {
-    /// One value for all links, or one for each link.
-    #[schemars(with = "Vec<f64>")]
-    pub(crate) init_value: Spanned<OneOrMany<f64>>,
-    /// Increment of each step.
-    pub(crate) step_len: Option<f64>,
-    /// Number of steps after the first value.
     pub(crate) step_num: Option<u32>,
 }
 

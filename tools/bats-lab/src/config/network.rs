@@ -4,6 +4,7 @@ use serde_saphyr::Spanned;
 
 use super::attributes::{arrays, matrices};
 use super::link::{changes, changes_of_all};
+use super::link_set::{LinkSet, MAX_NETWORKS, chain};
 use super::model::{LinkSpec, MatrixSpec, TopologyFile, TopologyType, TopologyUse};
 use super::source::{ConfigError, Source};
 use super::values::Text;
@@ -11,8 +12,6 @@ use crate::plan::Network;
 use crate::settings::{Direction, Link};
 use crate::topology::{MAX_HOPS, path};
 
-/// Maximum number of networks of one test.
-pub(super) const MAX_NETWORKS: usize = 1_000;
 /// Maximum number of nodes: a chain with the maximum number of links.
 const MAX_NODES: u32 = MAX_HOPS + 1;
 
@@ -204,10 +203,6 @@ fn expand(
     Ok(networks)
 }
 
-pub(super) fn chain(nodes: u32) -> Vec<(u32, u32)> {
-    (0..).zip(1..nodes).collect()
-}
-
 fn network(name: &str, nodes: u32, edges: Vec<(u32, u32)>, links: Vec<Link>) -> Network {
     let same = |value: &dyn Fn(&Direction) -> f64| {
         let mut values =
@@ -283,8 +278,6 @@ fn mesh_links(
     Ok((edges, links))
 }
 
-/// The ends and the settings of the links.
-pub(super) type LinkSet = (Vec<(u32, u32)>, Vec<Link>);
 type LinkSets = Vec<LinkSet>;
 
 /// Every combination of the values of the matrix, for every set of links.

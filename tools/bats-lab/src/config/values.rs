@@ -7,8 +7,6 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-use super::model::ArrayValues;
-
 /// Text, or the text of a number.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Text(pub(crate) String);
@@ -103,38 +101,6 @@ impl<T: JsonSchema> JsonSchema for OneOrMany<T> {
     fn json_schema(generator: &mut SchemaGenerator) -> Schema {
         let one = generator.subschema_for::<T>();
         json_schema!({ "anyOf": [one.clone(), { "type": "array", "items": one }] })
-    }
-}
-
-/// An attribute of Oasis: absent, without values of its own, or with values below it.
-#[derive(Clone, Debug, Default)]
-pub(crate) enum Attribute {
-    /// The key is not there.
-    #[default]
-    Absent,
-    /// The key has no value: the values are next to it.
-    Bare(Spanned<()>),
-    /// The values.
-    Values(ArrayValues),
-}
-
-impl<'de> Deserialize<'de> for Attribute {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let held = Spanned::<Option<ArrayValues>>::deserialize(deserializer)?;
-        Ok(match held.value {
-            None => Self::Bare(Spanned::new((), held.referenced, held.defined)),
-            Some(values) => Self::Values(values),
-        })
-    }
-}
-
-impl JsonSchema for Attribute {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "Attribute".into()
-    }
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let values = generator.subschema_for::<ArrayValues>();
-        json_schema!({ "anyOf": [{ "type": "null" }, values] })
     }
 }
 
