@@ -23,7 +23,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use super::connections::Connection;
-use super::{ApiError, Server, Shared};
+use super::error::ApiError;
 
 /// The page: it holds no data, and needs to be loaded before it can present a token.
 const PAGE_PATH: &str = "/";
@@ -154,11 +154,10 @@ fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 
 /// Checks a request before it is handled.
 pub(super) async fn check(
-    State(server): State<Arc<Server>>,
+    State(access): State<Arc<Access>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let access = &server.access;
     if !access.matches_origin(request.method(), request.headers()) {
         return ApiError(StatusCode::FORBIDDEN, "this request comes from another page".into())
             .into_response();
@@ -187,9 +186,9 @@ pub(super) async fn check(
 }
 
 /// Gives a client with the token the cookie for files of runs.
-pub(super) async fn session(State(server): State<Shared>) -> Response {
+pub(super) async fn session(State(access): State<Arc<Access>>) -> Response {
     let mut response = StatusCode::NO_CONTENT.into_response();
-    if let Some(cookie) = server.access.set_cookie() {
+    if let Some(cookie) = access.set_cookie() {
         response.headers_mut().insert(header::SET_COOKIE, cookie);
     }
     response

@@ -10,6 +10,7 @@
 )]
 
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use anyhow::Context;
 use axum::Json;
@@ -18,7 +19,9 @@ use axum::response::{Html, IntoResponse, Response};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::{ApiError, ApiResult, Shared, blocking};
+use super::blocking::blocking;
+use super::error::{ApiError, ApiResult};
+use super::runs::Runs;
 use crate::report::batch;
 use crate::result::folder;
 
@@ -34,12 +37,12 @@ pub(super) struct Pair {
 
 /// The output of `batslab compare`.
 pub(super) async fn rows(
-    State(server): State<Shared>,
+    State(runs): State<Arc<Runs>>,
     Query(pair): Query<Pair>,
 ) -> ApiResult<Response> {
     let is_text = pair.text;
     let output = blocking(move || -> ApiResult<String> {
-        let (a, b) = (server.runs.folder(&pair.a)?, server.runs.folder(&pair.b)?);
+        let (a, b) = (runs.folder(&pair.a)?, runs.folder(&pair.b)?);
         let own = std::env::current_exe().context("cannot find batslab itself")?;
         let mut command = Command::new(own);
         command.arg("compare").args([a, b]);
@@ -63,7 +66,7 @@ pub(super) async fn rows(
 
 /// A page with plots of the runs that the query names: `?run=NAME&run=NAME`.
 pub(super) async fn page(
-    State(server): State<Shared>,
+    State(runs): State<Arc<Runs>>,
     Query(query): Query<Vec<(String, String)>>,
 ) -> ApiResult<Html<String>> {
     let page = blocking(move || -> ApiResult<String> {
@@ -72,14 +75,14 @@ pub(super) async fn page(
         }
         let names: Vec<String> = query.into_iter().map(|(_, name)| name).collect();
         batch::check_names(&names).map_err(|error| ApiError::bad_request(error.to_string()))?;
-        let mut runs = Vec::new();
+        let mut results = Vec::new();
         for name in names {
-            let place = server.runs.folder(&name)?;
+            let place = runs.folder(&name)?;
             let result = folder::load(&place)
                 .map_err(|_| ApiError::bad_request(format!("{name} has no result to compare")))?;
-            runs.push((name, result));
+            results.push((name, result));
         }
-        batch::page(&runs).map_err(|error| ApiError::bad_request(format!("{error:#}")))
+        batch::page(&results).map_err(|error| ApiError::bad_request(format!("{error:#}")))
     })
     .await??;
     Ok(Html(page))

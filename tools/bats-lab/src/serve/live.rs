@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::SeekFrom;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::response::sse::{Event, KeepAlive, Sse};
@@ -20,7 +21,7 @@ use futures_util::stream::{Stream, unfold};
 use tokio::fs::File;
 use tokio::io::{AsyncReadExt, AsyncSeekExt};
 
-use super::Shared;
+use super::runs::Runs;
 
 /// Polling interval of the events file.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -32,7 +33,7 @@ const MAX_LINE: usize = 1 << 20;
 
 /// Reader state.
 struct EventReader {
-    server: Shared,
+    runs: Arc<Runs>,
     name: String,
     path: PathBuf,
     offset: u64,
@@ -49,12 +50,11 @@ struct Lines {
 
 /// Streams all lines of the file as events until the run ends.
 pub(super) fn stream(
-    server: Shared,
+    runs: Arc<Runs>,
     name: String,
     path: PathBuf,
 ) -> Sse<impl Stream<Item = Result<Event, Infallible>>> {
-    let reader =
-        EventReader { server, name, path, offset: 0, lines: Lines::default(), ended: false };
+    let reader = EventReader { runs, name, path, offset: 0, lines: Lines::default(), ended: false };
     let events = unfold(reader, |mut reader| async move {
         loop {
             if let Some(line) = reader.lines.complete.pop_front() {
@@ -64,7 +64,7 @@ pub(super) fn stream(
                 return None;
             }
             // Check this before reading, so that nothing written before the end is missed.
-            let is_running = reader.server.runs.is_running(&reader.name);
+            let is_running = reader.runs.is_running(&reader.name);
             let read = reader.read().await.unwrap_or(0);
             if read == 0 {
                 if !is_running {

@@ -1,8 +1,10 @@
 //! `batslab serve`: a web page and a REST API for past runs, shipped cases and the running test.
 
 mod access;
+mod blocking;
 mod comparison;
 mod connections;
+mod error;
 mod live;
 mod past;
 mod runs;
@@ -27,50 +29,16 @@ use crate::cli::ServeOptions;
 use crate::config::{load, shipped};
 use crate::interrupt;
 use access::Access;
+use blocking::blocking;
 use connections::REQUEST_TIME;
-use runs::Runs;
+use error::{ApiError, ApiResult};
+use runs::{Runs, StartRequest};
 
 const PAGE: &str = include_str!("page.html");
 /// Maximum size of a request in bytes.
 const MAX_REQUEST_BYTES: usize = 1 << 20;
 /// Minimum length of a token.
 const MIN_TOKEN_LENGTH: usize = 16;
-
-/// State shared by all requests.
-struct Server {
-    access: Access,
-    runs: Runs,
-}
-
-type Shared = Arc<Server>;
-
-/// A response, or an error.
-type ApiResult<T> = Result<T, ApiError>;
-
-/// An error response.
-pub(crate) struct ApiError(StatusCode, String);
-
-impl ApiError {
-    fn bad_request(text: impl Into<String>) -> Self {
-        Self(StatusCode::BAD_REQUEST, text.into())
-    }
-
-    fn not_found(text: impl Into<String>) -> Self {
-        Self(StatusCode::NOT_FOUND, text.into())
-    }
-}
-
-impl From<anyhow::Error> for ApiError {
-    fn from(error: anyhow::Error) -> Self {
-        Self(StatusCode::INTERNAL_SERVER_ERROR, format!("{error:#}"))
-    }
-}
-
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        (self.0, Json(json!({ "error": self.1 }))).into_response()
-    }
-}
 
 /// A JSON body. Invalid bodies are reported in the same format as other errors.
 struct Body<T>(T);
@@ -119,8 +87,8 @@ async fn serve(listen: SocketAddr, given: Option<String>, results: PathBuf) -> R
         .with_context(|| format!("cannot listen on {listen}"))?;
     let address = listener.local_addr()?;
     let token = given.clone().map_or_else(access::new_token, Ok)?;
-    let access = Access::new(address, &token)?;
-    let server = Arc::new(Server { access, runs: Runs::new(results) });
+    let access = Arc::new(Access::new(address, &token)?);
+    let runs = Arc::new(Runs::new(results));
     match given {
         // A token that the user chose stays out of logs; the page asks for it.
         Some(_) => outln!("http://{address}/"),
@@ -129,7 +97,7 @@ async fn serve(listen: SocketAddr, given: Option<String>, results: PathBuf) -> R
     }
     let router = Router::new()
         .route("/", get(|| async { Html(PAGE) }))
-        .route("/api/session", post(access::session))
+        .route("/api/session", post(access::session).with_state(Arc::clone(&access)))
         .route("/api/cases", get(cases))
         .route("/api/cases/{name}", get(case))
         .route("/api/check", post(check))
@@ -144,14 +112,14 @@ async fn serve(listen: SocketAddr, given: Option<String>, results: PathBuf) -> R
         .method_not_allowed_fallback(|| async {
             ApiError(StatusCode::METHOD_NOT_ALLOWED, "method not allowed".into())
         })
-        .layer(middleware::from_fn_with_state(Arc::clone(&server), access::check))
+        .layer(middleware::from_fn_with_state(access, access::check))
         .layer(DefaultBodyLimit::max(MAX_REQUEST_BYTES))
-        .with_state(Arc::clone(&server));
+        .with_state(Arc::clone(&runs));
     tokio::select! {
         () = connections::serve(listener, router) => {}
         () = interrupted() => {}
     }
-    server.runs.end_all();
+    runs.end_all();
     Ok(())
 }
 
@@ -186,71 +154,52 @@ struct Text {
     yaml: String,
 }
 
-async fn check(State(server): State<Shared>, Body(text): Body<Text>) -> ApiResult<Json<Value>> {
-    let plan = blocking(move || server.runs.check(&text.yaml, None))
+async fn check(State(runs): State<Arc<Runs>>, Body(text): Body<Text>) -> ApiResult<Json<Value>> {
+    let plan = blocking(move || runs.check(&text.yaml, None))
         .await?
         .map_err(|error| ApiError::bad_request(format!("{error:#}")))?;
     Ok(Json(json!({ "plan": plan })))
 }
 
-/// A run to start: a shipped case, or the text of a test file.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct StartRequest {
-    case: Option<String>,
-    yaml: Option<String>,
-    only: Option<String>,
-    #[serde(default)]
-    quick: bool,
-    backend: Option<crate::config::model::BackendName>,
-}
-
 async fn start(
-    State(server): State<Shared>,
+    State(runs): State<Arc<Runs>>,
     Body(order): Body<StartRequest>,
 ) -> ApiResult<Response> {
-    let name = blocking(move || server.runs.start(&order)).await??;
+    let name = blocking(move || runs.start(&order)).await??;
     Ok((StatusCode::CREATED, Json(json!({ "name": name }))).into_response())
 }
 
-async fn list(State(server): State<Shared>) -> ApiResult<Json<Value>> {
-    blocking(move || server.runs.list()).await.map(Json)
+async fn list(State(runs): State<Arc<Runs>>) -> ApiResult<Json<Value>> {
+    blocking(move || runs.list()).await.map(Json)
 }
 
-/// Runs blocking file operations on a separate thread.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> ApiResult<T> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|_| ApiError(StatusCode::INTERNAL_SERVER_ERROR, "the request panicked".into()))
-}
-
-async fn result(State(server): State<Shared>, Path(name): Path<String>) -> ApiResult<Response> {
-    let path = server.runs.file(&name, "result.json")?;
+async fn result(State(runs): State<Arc<Runs>>, Path(name): Path<String>) -> ApiResult<Response> {
+    let path = runs.file(&name, "result.json")?;
     let bytes = tokio::fs::read(path).await.map_err(|_| ApiError::not_found("no result yet"))?;
     Ok(([(header::CONTENT_TYPE, "application/json")], bytes).into_response())
 }
 
-async fn stop(State(server): State<Shared>, Path(name): Path<String>) -> ApiResult<Json<Value>> {
-    server.runs.stop(&name)?;
+async fn stop(State(runs): State<Arc<Runs>>, Path(name): Path<String>) -> ApiResult<Json<Value>> {
+    runs.stop(&name)?;
     Ok(Json(json!({ "stopped": name })))
 }
 
-async fn remove(State(server): State<Shared>, Path(name): Path<String>) -> ApiResult<Json<Value>> {
+async fn remove(State(runs): State<Arc<Runs>>, Path(name): Path<String>) -> ApiResult<Json<Value>> {
     let removed = name.clone();
-    blocking(move || server.runs.remove(&removed)).await??;
+    blocking(move || runs.remove(&removed)).await??;
     Ok(Json(json!({ "deleted": name })))
 }
 
-async fn follow(State(server): State<Shared>, Path(name): Path<String>) -> ApiResult<Response> {
-    let path = server.runs.file(&name, crate::run::progress::EVENTS_FILE)?;
-    Ok(live::stream(server, name, path).into_response())
+async fn follow(State(runs): State<Arc<Runs>>, Path(name): Path<String>) -> ApiResult<Response> {
+    let path = runs.file(&name, crate::run::progress::EVENTS_FILE)?;
+    Ok(live::stream(runs, name, path).into_response())
 }
 
 async fn file(
-    State(server): State<Shared>,
+    State(runs): State<Arc<Runs>>,
     Path((name, path)): Path<(String, String)>,
 ) -> ApiResult<Response> {
-    let place = server.runs.file(&name, &path)?;
+    let place = runs.file(&name, &path)?;
     let bytes = tokio::fs::read(&place).await.map_err(|_| ApiError::not_found("no such file"))?;
     let kind = match place.extension().and_then(|end| end.to_str()) {
         Some("html") => "text/html; charset=utf-8",

@@ -11,12 +11,14 @@ use anyhow::{Context, Result};
 use axum::http::StatusCode;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::error::ApiError;
 use super::past::SummaryCache;
-use super::{ApiError, StartRequest};
 use crate::config::expand::file_name;
 use crate::config::load;
+use crate::config::model::BackendName;
 use crate::plan;
 use crate::run::progress::EVENTS_FILE;
 
@@ -26,6 +28,18 @@ const MAX_LISTED: usize = 500;
 /// A run without a result whose events are older than this was killed. Chosen: events are written
 /// at least every few seconds.
 const ABANDONED_AFTER: Duration = Duration::from_secs(120);
+
+/// A run to start: a shipped case, or the text of a test file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StartRequest {
+    case: Option<String>,
+    yaml: Option<String>,
+    only: Option<String>,
+    #[serde(default)]
+    quick: bool,
+    backend: Option<BackendName>,
+}
 
 /// The runs.
 pub(super) struct Runs {
