@@ -13,6 +13,7 @@ use nix::unistd::{getegid, geteuid};
 use crate::emulator;
 use crate::emulator::report::HopReport;
 use crate::interrupt;
+use crate::lab_network;
 use crate::namespace::private_mounts;
 use crate::process::{ChildGuard, Process};
 use crate::settings::Link;
@@ -126,7 +127,7 @@ fn build(home: &Home, config: &LabConfig, tied: bool) -> Result<(Lab, Option<Chi
         let _ = fs::remove_dir_all(home.directory(&lab.name));
         bail!("the namespace {taken} exists and belongs to no lab; choose another --name");
     }
-    let built = topology::build(home, &lab).and_then(|()| interrupt::check()).and_then(|()| {
+    let built = lab_network::build(home, &lab).and_then(|()| interrupt::check()).and_then(|()| {
         if !lab.is_emulated {
             return Ok(None);
         }

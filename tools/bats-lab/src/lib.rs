@@ -36,6 +36,7 @@ mod emulator;
 pub mod fuzzing;
 mod interrupt;
 mod lab;
+mod lab_network;
 mod namespace;
 mod netlink;
 mod plan;
