@@ -1,12 +1,14 @@
 //! Benchmarks the codes of OpenBATS, other erasure codes and a plain copy in one run on one core:
 //! `cargo run --release [-- SCHEME...]`. README.md explains the columns.
 
+mod block;
 mod measure;
 mod schemes;
 
 use std::process::ExitCode;
 
-use measure::{Block, Figures, SYMBOL};
+use block::{Block, SYMBOL};
+use measure::Figures;
 
 /// Numbers of source symbols in a block.
 const SIZES: [usize; 5] = [16, 64, 256, 1024, 4096];

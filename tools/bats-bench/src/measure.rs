@@ -1,17 +1,15 @@
-//! Measurement: blocks of data, loss patterns, and timing.
+//! Measurement: loss patterns and timing.
 #![allow(clippy::disallowed_methods, reason = "a measurement reads the clock")]
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
+use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::index;
-use rand::{RngCore, SeedableRng};
 
+use crate::block::{Block, SYMBOL};
 use crate::schemes::Scheme;
-
-/// Bytes of a symbol: the size that OpenBATS uses on paths with an MTU of 1500 bytes.
-pub const SYMBOL: usize = 1408;
 
 /// Duration of one measurement, after the first rounds.
 const TIME: Duration = Duration::from_millis(250);
@@ -20,31 +18,6 @@ const MAX_TIME: Duration = Duration::from_secs(3);
 const MAX_ROUNDS: usize = 2000;
 /// Maximum number of loss patterns for the mean of the extra symbols.
 const MAX_PATTERNS: usize = 200;
-
-/// The source data.
-pub struct Block {
-    pub data: Vec<u8>,
-}
-
-impl Block {
-    pub fn new(count: usize) -> Self {
-        let mut data = vec![0; count * SYMBOL];
-        StdRng::seed_from_u64(count as u64).fill_bytes(&mut data);
-        Self { data }
-    }
-
-    pub fn count(&self) -> usize {
-        self.data.len() / SYMBOL
-    }
-
-    pub fn symbols(&self) -> impl Iterator<Item = &[u8]> {
-        self.data.chunks_exact(SYMBOL)
-    }
-
-    pub fn symbol(&self, index: usize) -> &[u8] {
-        &self.data[index * SYMBOL..][..SYMBOL]
-    }
-}
 
 /// Results of a scheme.
 pub struct Figures {

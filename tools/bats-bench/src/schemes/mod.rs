@@ -1,6 +1,6 @@
 //! The erasure codes under measurement, with a common interface.
 
-use crate::measure::Block;
+use crate::block::Block;
 
 mod raptorq;
 mod reed_solomon;

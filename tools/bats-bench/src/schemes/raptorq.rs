@@ -6,7 +6,7 @@ use raptorq::{
 };
 
 use super::Scheme;
-use crate::measure::{Block, SYMBOL};
+use crate::block::{Block, SYMBOL};
 
 pub struct RaptorQ {
     config: ObjectTransmissionInformation,

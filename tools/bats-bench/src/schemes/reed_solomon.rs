@@ -3,7 +3,7 @@
 use reed_solomon_simd::{ReedSolomonDecoder, ReedSolomonEncoder};
 
 use super::Scheme;
-use crate::measure::{Block, SYMBOL};
+use crate::block::{Block, SYMBOL};
 
 pub struct ReedSolomon {
     repairs: Vec<Vec<u8>>,

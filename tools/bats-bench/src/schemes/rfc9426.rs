@@ -6,7 +6,7 @@
 use bats_code::rfc::{BatchCache, Decoder, Encoder, Field, InnerCode, Limits, OuterCode, Progress};
 
 use super::Scheme;
-use crate::measure::{Block, SYMBOL};
+use crate::block::{Block, SYMBOL};
 
 /// Size of the batch cache in bytes: more than the largest block needs.
 const CACHE: usize = 1 << 30;

@@ -7,7 +7,7 @@ use rand::rngs::StdRng;
 use rlnc::full::{Decoder, Encoder};
 
 use super::Scheme;
-use crate::measure::{Block, SYMBOL};
+use crate::block::{Block, SYMBOL};
 
 pub struct Rlnc {
     packets: Vec<Vec<u8>>,

@@ -4,7 +4,7 @@
 use bats_code::stream::{Columns, DecoderConfig, StreamDecoder, StreamEncoder, Window};
 
 use super::Scheme;
-use crate::measure::{Block, SYMBOL};
+use crate::block::{Block, SYMBOL};
 
 const WINDOW: usize = 256;
 const SEED: u64 = 1;
