@@ -360,15 +360,6 @@ impl Options {
         self.closed_key.as_deref().map(openbats::read_preshared_key).transpose()
     }
 
-    /// The goal of the redundancy, if it was given.
-    fn given_goal(&self) -> Option<Goal> {
-        self.goal.map(|goal| match goal {
-            GoalName::Latency => Goal::Latency,
-            GoalName::Throughput => Goal::Throughput,
-            GoalName::Balanced => Goal::Balanced,
-        })
-    }
-
     /// The sender settings of this side in a test of this mode over this transport.
     pub(crate) fn sender_settings(
         &self,
@@ -376,7 +367,8 @@ impl Options {
         transport: Transport,
     ) -> SenderSettings {
         let congestion = self.congestion.map(|congestion| congestion.0);
-        SenderSettings::of(congestion, self.given_goal(), mode, transport)
+        let goal = self.goal.map(GoalName::to_library);
+        SenderSettings::of(congestion, goal, mode, transport)
     }
 
     /// Configuration of the data connections of this side.
@@ -393,7 +385,7 @@ impl Options {
         TransportConfig {
             receive_budget,
             mode: self.mode.to_library(),
-            goal: self.given_goal().unwrap_or(Goal::Balanced),
+            goal: self.goal.map_or(Goal::Balanced, GoalName::to_library),
             congestion: self.congestion.map_or(default.congestion, |congestion| congestion.0),
             // Neither the receiver of a slow stream nor a server that reads a partial file sends
             // anything for a while.

@@ -15,7 +15,7 @@ use openbats::file::set::Reserve;
 
 pub(crate) use check::{Role, parse};
 pub(crate) use emulation::Emulation;
-pub(crate) use mode::{Compression, Congestion};
+pub(crate) use mode::{Compression, Congestion, GoalName};
 
 use crate::transport_mode::{Transport, TransportMode};
 use crate::units::{
@@ -442,17 +442,6 @@ pub(crate) struct Options {
 
 const CLIENT: &str = "Client";
 const SERVER: &str = "Server";
-
-/// Goal of the redundancy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum GoalName {
-    /// Hide losses at the cost of a few per cent of the rate.
-    Latency,
-    /// Little waste in bulk, strong protection of message ends.
-    Balanced,
-    /// Least waste; losses may cost a round trip.
-    Throughput,
-}
 
 /// What to do with a received file whose name exists with other content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,4 +1,4 @@
-//! Names of modes, congestion controllers, baselines and compression methods.
+//! Names of modes, congestion controllers, goals, baselines and compression methods.
 #![cfg_attr(
     not(test),
     deny(
@@ -9,7 +9,8 @@
     )
 )]
 
-use openbats::CongestionAlgorithm;
+use clap::ValueEnum;
+use openbats::{CongestionAlgorithm, Goal};
 
 use crate::transport_mode::{Transport, TransportMode};
 use crate::units::parse_rate;
@@ -17,6 +18,27 @@ use crate::units::parse_rate;
 /// A congestion controller by name or rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Congestion(pub(crate) CongestionAlgorithm);
+
+/// Goal of the redundancy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GoalName {
+    /// Hide losses at the cost of a few per cent of the rate.
+    Latency,
+    /// Little waste in bulk, strong protection of message ends.
+    Balanced,
+    /// Least waste; losses may cost a round trip.
+    Throughput,
+}
+
+impl GoalName {
+    pub(crate) fn to_library(self) -> Goal {
+        match self {
+            Self::Latency => Goal::Latency,
+            Self::Balanced => Goal::Balanced,
+            Self::Throughput => Goal::Throughput,
+        }
+    }
+}
 
 /// Compression of files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
