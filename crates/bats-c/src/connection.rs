@@ -195,7 +195,7 @@ impl Connection {
             // Largest UDP payload without IP fragmentation on Ethernet.
             Mode::Udp if self.0.remote_addr().is_ipv4() => 1_472,
             Mode::Udp => 1_452,
-            _ => ideal_length(self.0.stats().path_mtu),
+            _ => ideal_length(self.0.stats().path.mtu),
         }
     }
 }

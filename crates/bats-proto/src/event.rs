@@ -22,7 +22,7 @@ pub enum Event {
     AllAcknowledged,
     /// An end-to-end session received a polluted symbol: a relay misbehaves or is broken. The
     /// symbol is not delivered; reliable modes request it again. Reported once; see
-    /// [`ConnectionStats::symbols_polluted`](crate::ConnectionStats::symbols_polluted).
+    /// [`CodingStats::symbols_polluted`](crate::CodingStats::symbols_polluted).
     PollutionDetected,
     /// The peer has opened a channel: [`Endpoint::accept_channel`](crate::Endpoint::accept_channel)
     /// returns at least one.

@@ -49,4 +49,7 @@ pub use endpoint::{ConnectionHandle, Endpoint, Input, Local, Output, Received, T
 pub use error::{CloseReason, ConnectError, SendError};
 pub use event::Event;
 pub use session::channel::{ChannelError, ChannelId, ChannelStats};
-pub use stats::{ConnectionStats, EndpointStats};
+pub use stats::{
+    BufferStats, CodingStats, CongestionStats, ConnectionStats, EarlyDataStats, EndpointStats,
+    MessageStats, PacketStats, PathStats,
+};

@@ -11,8 +11,34 @@ pub struct ConnectionStats {
     pub time: Timestamp,
     /// When the connection was established.
     pub established: Option<Timestamp>,
+    /// The handshake resumed an earlier TLS session.
+    pub resumed: bool,
+    /// Key updates done by either side.
+    pub key_updates: u64,
+    /// Congestion control of the data that this side sends.
+    pub congestion: CongestionStats,
+    /// What is measured of the path.
+    pub path: PathStats,
+    /// Packets sent, received, lost and dropped.
+    pub packets: PacketStats,
+    /// Coded packets, and the symbols that they repair.
+    pub coding: CodingStats,
+    /// Messages of the application.
+    pub messages: MessageStats,
+    /// Memory held now.
+    pub buffers: BufferStats,
+    /// Early data.
+    pub early: EarlyDataStats,
+}
+
+/// State of the congestion controller, and the signals that it reacts to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CongestionStats {
     /// Name of the congestion controller's state.
     pub controller_state: &'static str,
+    /// Bound of the congestion controller that limits sending now, by the draft's name; empty if the
+    /// controller has none.
+    pub limited_by: &'static str,
     /// Congestion window in bytes of UDP payload. For an end-to-end session, this, the pacing rate
     /// and the delivery rate are those of its first links, which control it.
     pub cwnd_bytes: u64,
@@ -22,6 +48,17 @@ pub struct ConnectionStats {
     pub pacing_bps: u64,
     /// Estimated delivery rate of the link in bits per second of UDP payload.
     pub delivery_bps: u64,
+    /// Loss that the congestion controller takes for the path's own and not for congestion, 0 to 1.
+    pub own_loss: f64,
+    /// Probe timeouts (RFC 9002, section 6.2).
+    pub probe_timeouts: u64,
+    /// CE marks reported by the peer.
+    pub ecn_ce: u64,
+}
+
+/// Measurements of the path between the two ends.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PathStats {
     /// Smoothed round-trip time.
     pub smoothed_rtt: Duration,
     /// Minimum round-trip time.
@@ -30,29 +67,55 @@ pub struct ConnectionStats {
     pub queue_delay: Duration,
     /// Loss of the forward path before repair, 0 to 1.
     pub loss_estimate: f64,
-    /// Loss that the congestion controller takes for the path's own and not for congestion, 0 to 1.
-    pub own_loss: f64,
-    /// Bound of the congestion controller that limits sending now, by the draft's name; empty if the
-    /// controller has none.
-    pub limited_by: &'static str,
     /// Burst factor of the loss, 1 for independent losses.
     pub burst_factor: f64,
-    /// Source symbols per coded packet sent, 0 to 1.
-    pub code_rate: f64,
     /// Path MTU: largest UDP payload in bytes known to pass.
-    pub path_mtu: u16,
+    pub mtu: u16,
+    /// Migrations of the peer to another validated address.
+    pub changes: u64,
+    /// Path challenges of the peer that newer ones replaced before they were answered.
+    pub challenges_dropped: u64,
+}
+
+/// Counters of packets. Bytes are those of UDP payloads.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PacketStats {
     /// UDP payload bytes sent.
     pub bytes_sent: u64,
     /// Packets sent.
-    pub packets_sent: u64,
+    pub sent: u64,
     /// UDP payload bytes received and authenticated.
     pub bytes_received: u64,
     /// Packets received and authenticated.
-    pub packets_received: u64,
+    pub received: u64,
     /// Packets that the link declared lost.
-    pub packets_lost: u64,
+    pub lost: u64,
     /// Packets declared lost that arrived later.
-    pub packets_spuriously_lost: u64,
+    pub spuriously_lost: u64,
+    /// Packets that failed authentication.
+    pub forged: u64,
+    /// Packets whose number was a duplicate or older than the replay window.
+    pub replayed: u64,
+    /// Packets that were authentic but malformed.
+    pub malformed: u64,
+    /// Coded packets that the decoder had no room for.
+    pub refused: u64,
+    /// Packets and reports for the relay dropped because the peer is not admitted.
+    pub relayed_refused: u64,
+    /// Packets that arrived before the handshake completed and found no room; the sender repairs
+    /// them.
+    pub early_dropped: u64,
+    /// Incomplete fragmented packets dropped for newer ones.
+    pub fragments_dropped: u64,
+    /// Acknowledgements that omitted older ranges for lack of room.
+    pub acks_shortened: u64,
+}
+
+/// Counters of coded packets and of the source symbols that they carry or repair.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CodingStats {
+    /// Source symbols per coded packet sent, 0 to 1.
+    pub code_rate: f64,
     /// Packets sent with new source symbols.
     pub source_packets_sent: u64,
     /// Proactive repairs sent, before feedback.
@@ -65,25 +128,9 @@ pub struct ConnectionStats {
     pub wasted_packets_received: u64,
     /// Source symbols recovered by decoding.
     pub symbols_decoded: u64,
-    /// Application messages accepted by `send`.
-    pub messages_sent: u64,
-    /// Application bytes accepted by `send`.
-    pub message_bytes_sent: u64,
-    /// Messages handed to the application.
-    pub messages_received: u64,
-    /// Application bytes that became deliverable in order (read or not).
-    pub message_bytes_received: u64,
-    /// Packets and reports for the relay dropped because the peer is not admitted.
-    pub relayed_packets_refused: u64,
     /// Polluted symbols of an end-to-end session: they failed authentication, because a relay
     /// changed them. None of them is delivered.
     pub symbols_polluted: u64,
-    /// BTP: messages that expired before they were sent.
-    pub messages_expired: u64,
-    /// BTP: messages of the peer that were not delivered, including those that expired at the peer
-    /// and those dropped here for lack of room. Counted once 4,096 newer messages exist, or the
-    /// peer has finished; then messages received and lost add up to those that the peer accepted.
-    pub messages_lost: u64,
     /// BTP: residual loss: symbols of the peer that neither arrived nor were repaired in time.
     pub symbols_lost: u64,
     /// BTP: symbols recovered by repairs.
@@ -92,46 +139,48 @@ pub struct ConnectionStats {
     pub repair_delay: Duration,
     /// BTP: the longest such time.
     pub longest_repair_delay: Duration,
-    /// Bytes held for sending now.
-    pub send_buffer_bytes: u64,
+}
+
+/// Counters of the messages of the application.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MessageStats {
+    /// Application messages accepted by `send`.
+    pub sent: u64,
+    /// Application bytes accepted by `send`.
+    pub bytes_sent: u64,
+    /// Messages handed to the application.
+    pub received: u64,
+    /// Application bytes that became deliverable in order (read or not).
+    pub bytes_received: u64,
+    /// BTP: messages that expired before they were sent.
+    pub expired: u64,
+    /// BTP: messages of the peer that were not delivered, including those that expired at the peer
+    /// and those dropped here for lack of room. Counted once 4,096 newer messages exist, or the
+    /// peer has finished; then messages received and lost add up to those that the peer accepted.
+    pub lost: u64,
+}
+
+/// Memory that the connection holds now.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BufferStats {
+    /// Bytes held for sending.
+    pub send_bytes: u64,
+    /// Bytes held of received data.
+    pub receive_bytes: u64,
     /// Memory of the record of sent packets that may still be acknowledged, in bytes.
     pub sent_record_bytes: u64,
-    /// Bytes held of received data now.
-    pub receive_buffer_bytes: u64,
-    /// Packets that failed authentication.
-    pub packets_forged: u64,
-    /// Packets whose number was a duplicate or older than the replay window.
-    pub packets_replayed: u64,
-    /// Packets that were authentic but malformed.
-    pub packets_malformed: u64,
-    /// Coded packets that the decoder had no room for.
-    pub packets_refused: u64,
-    /// Packets that arrived before the handshake completed and found no room; the sender repairs
-    /// them.
-    pub early_packets_dropped: u64,
-    /// Incomplete fragmented packets dropped for newer ones.
-    pub fragments_dropped: u64,
-    /// Path challenges of the peer that newer ones replaced before they were answered.
-    pub challenges_dropped: u64,
-    /// Acknowledgements that omitted older ranges for lack of room.
-    pub acks_shortened: u64,
-    /// Key updates done by either side.
-    pub key_updates: u64,
-    /// Probe timeouts (RFC 9002, section 6.2).
-    pub probe_timeouts: u64,
-    /// Migrations of the peer to another validated address.
-    pub path_changes: u64,
-    /// CE marks reported by the peer.
-    pub ecn_ce: u64,
-    /// The handshake resumed an earlier TLS session.
-    pub resumed: bool,
-    /// Early data: messages sent with the client's first flight; at the server, those received.
-    pub early_messages: u64,
+}
+
+/// Counters of early data (RFC 8446, section 2.3): messages sent with the client's first flight.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EarlyDataStats {
+    /// Messages sent with the client's first flight; at the server, those received.
+    pub messages: u64,
     /// Client: early messages that the server had when the handshake completed. The others were
     /// sent again.
-    pub early_messages_accepted: u64,
+    pub messages_accepted: u64,
     /// Server: early-data packets refused because they exceed the limit of one connection.
-    pub early_packets_refused: u64,
+    pub packets_refused: u64,
 }
 
 /// Counters of an endpoint for datagrams that belong to no connection, and of its handshakes.

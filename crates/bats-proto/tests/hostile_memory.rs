@@ -88,7 +88,10 @@ fn attacks_take_no_more_memory_than_is_charged() {
         let stats = server.stats(harness.now, handle);
         let [received, sent] = stats
             .map_or([0; 2], |stats| {
-                [stats.receive_buffer_bytes, stats.send_buffer_bytes + stats.sent_record_bytes]
+                [
+                    stats.buffers.receive_bytes,
+                    stats.buffers.send_bytes + stats.buffers.sent_record_bytes,
+                ]
             })
             .map(|bytes| bytes as i64);
         let held = -allocation_counter::measure(|| drop(server)).bytes_current;

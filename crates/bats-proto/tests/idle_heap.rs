@@ -284,7 +284,7 @@ fn idle_kib(case: &Case) -> [f64; 2] {
     }
     assert_eq!(world.received, before.map(|bytes| bytes + 2_000));
     let stats = world.endpoints[CLIENT].stats(world.now, last).unwrap();
-    assert!(stats.key_updates > 0 && stats.packets_forged == 0, "{stats:?}");
+    assert!(stats.key_updates > 0 && stats.packets.forged == 0, "{stats:?}");
     held
 }
 

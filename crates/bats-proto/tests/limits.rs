@@ -221,7 +221,7 @@ fn promised_memory_stays_within_the_endpoint_budget() {
     }
     let handles: Vec<_> = (0..24).map(bats_proto::ConnectionHandle).collect();
     let held = |server: &Endpoint| -> u64 {
-        handles.iter().filter_map(|&h| server.stats(NOW, h)).map(|s| s.receive_buffer_bytes).sum()
+        handles.iter().filter_map(|&h| server.stats(NOW, h)).map(|s| s.buffers.receive_bytes).sum()
     };
     assert!(held(&server) > BUDGET / 4, "the memory is usable: {} bytes", held(&server));
     assert!(held(&server) <= BUDGET, "{} bytes", held(&server));
@@ -256,7 +256,7 @@ fn packets_without_memory_are_refused_until_there_is_some() {
             fill(&mut server, client, NOW);
         }
         let last = bats_proto::ConnectionHandle(11);
-        let refused = |server: &Endpoint| server.stats(NOW, last).unwrap().packets_refused;
+        let refused = |server: &Endpoint| server.stats(NOW, last).unwrap().packets.refused;
         let before = refused(&server);
         assert!(before > 100, "{before}");
         if others_end {
@@ -275,7 +275,7 @@ fn packets_without_memory_are_refused_until_there_is_some() {
         let of_memory: Vec<_> = closed.iter().filter(of_memory).collect();
         if others_end {
             assert!(of_memory.is_empty(), "{of_memory:?}");
-            assert!(server.stats(NOW, last).unwrap().receive_buffer_bytes > MIN_MEMORY / 4);
+            assert!(server.stats(NOW, last).unwrap().buffers.receive_bytes > MIN_MEMORY / 4);
         } else {
             assert_eq!(of_memory.len(), 1, "{closed:?}");
             assert_eq!((of_memory[0].0, of_memory[0].1.0), (30, last));
@@ -426,10 +426,10 @@ fn the_first_malformed_frame_closes_the_connection() {
         (PacketKind::Repair, &[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]),
     ] {
         let mut harness = Harness::established(transport());
-        assert_eq!(harness.stats().packets_malformed, 0);
+        assert_eq!(harness.stats().packets.malformed, 0);
         harness.send_packet(kind, |writer| writer.bytes(payload));
         assert!(!harness.violation().is_empty());
-        assert_eq!(harness.stats().packets_malformed, 1, "{payload:?}");
+        assert_eq!(harness.stats().packets.malformed, 1, "{payload:?}");
         assert_eq!(harness.server.endpoint_stats().peers_misbehaved, 1);
     }
 }
@@ -447,7 +447,7 @@ fn a_symbol_beyond_the_credit_closes() {
         });
         let stats = harness.stats();
         assert_eq!(
-            (harness.closed.is_none(), stats.coded_packets_received == 1),
+            (harness.closed.is_none(), stats.coding.coded_packets_received == 1),
             (is_taken, is_taken)
         );
         assert!(
@@ -476,11 +476,11 @@ fn equations_above_the_limit_are_refused_and_counted() {
             writer.bytes(&[number as u8 | 1; 1_408])
         });
         let beyond = (number + 1).saturating_sub(EQUATIONS);
-        assert_eq!(harness.stats().packets_refused, beyond, "{number}");
+        assert_eq!(harness.stats().packets.refused, beyond, "{number}");
     }
     let stats = harness.stats();
     assert_eq!(harness.closed, None);
-    assert!(stats.receive_buffer_bytes <= MIN_MEMORY, "{stats:?}");
+    assert!(stats.buffers.receive_bytes <= MIN_MEMORY, "{stats:?}");
 }
 
 #[test]
@@ -506,7 +506,7 @@ fn only_the_newest_path_challenge_is_answered() {
             }
         }
         assert_eq!(answered, [challenges - 1]);
-        assert_eq!(harness.stats().challenges_dropped, dropped);
+        assert_eq!(harness.stats().path.challenges_dropped, dropped);
     }
 }
 
@@ -523,8 +523,8 @@ fn symbol_number_jumps_in_timely_flows_are_limited() {
             writer.bytes(&[0; 1_000])
         });
         let stats = harness.stats();
-        assert_eq!((stats.packets_refused, harness.closed.clone()), (refused, None), "{number}");
-        assert!(stats.receive_buffer_bytes < 4 << 20, "{stats:?}");
+        assert_eq!((stats.packets.refused, harness.closed.clone()), (refused, None), "{number}");
+        assert!(stats.buffers.receive_bytes < 4 << 20, "{stats:?}");
     };
     send_packet(MAX_JUMP - 1, 0);
     send_packet(2 * MAX_JUMP - 1, 0);
@@ -558,7 +558,7 @@ fn packets_buffered_before_handshake_completion_are_limited() {
             }
         };
         let stats = server.stats(NOW, accepted).expect("the connection exists");
-        assert_eq!((stats.early_packets_dropped, stats.packets_received), (dropped, PLACES));
+        assert_eq!((stats.packets.early_dropped, stats.packets.received), (dropped, PLACES));
     }
 }
 
@@ -576,7 +576,10 @@ fn partial_fragmented_packets_are_limited() {
             data: &[0; 100],
         });
         let dropped = (id + 1).saturating_sub(PLACES);
-        assert_eq!((harness.stats().fragments_dropped, harness.closed.clone()), (dropped, None));
+        assert_eq!(
+            (harness.stats().packets.fragments_dropped, harness.closed.clone()),
+            (dropped, None)
+        );
     }
 }
 
@@ -594,9 +597,9 @@ fn acks_that_omit_ranges_are_counted() {
     };
     send_packet(&mut harness, 100);
     send_packet(&mut harness, 150);
-    assert_eq!(harness.stats().acks_shortened, 0);
+    assert_eq!(harness.stats().packets.acks_shortened, 0);
     send_packet(&mut harness, 400);
-    assert_eq!(harness.stats().acks_shortened, 1);
+    assert_eq!(harness.stats().packets.acks_shortened, 1);
     assert_eq!(harness.closed, None);
 }
 

@@ -17,14 +17,14 @@ const HALF_RTT: u32 = 5;
 
 /// The client sends from another address and validates it.
 fn migrate_to(harness: &mut Harness, (ip, port): ([u8; 4], u16)) {
-    let changes = harness.stats().path_changes;
+    let changes = harness.stats().path.changes;
     harness.received.clear();
     harness.remote = SocketAddr::from((ip, port));
     harness.send_frame(&Frame::Ping);
     assert_eq!(harness.last_to, Some(harness.remote), "the challenge goes to the new address");
     let challenge = harness.challenge().expect("a challenge");
     harness.send_frame(&Frame::PathResponse(challenge));
-    assert_eq!(harness.stats().path_changes, changes + 1);
+    assert_eq!(harness.stats().path.changes, changes + 1);
 }
 
 /// The client acknowledges everything for `millis` milliseconds.
@@ -41,10 +41,10 @@ fn acknowledge(harness: &mut Harness, millis: u32) {
 
 /// Returns the milliseconds until the server's next probe time-out.
 fn millis_until_probe(harness: &mut Harness) -> u32 {
-    let before = harness.stats().probe_timeouts;
+    let before = harness.stats().congestion.probe_timeouts;
     let millis = (1..2_000).find(|_| {
         harness.advance(MS);
-        harness.stats().probe_timeouts > before
+        harness.stats().congestion.probe_timeouts > before
     });
     millis.expect("a probe within two seconds")
 }
@@ -76,22 +76,22 @@ fn path_mtu_discovery_restarts_on_another_network() {
     let mut harness =
         Harness::established(TransportConfig { max_udp_payload: 1_472, ..transport() });
     acknowledge(&mut harness, 300);
-    assert_eq!(harness.stats().path_mtu, 1_472);
+    assert_eq!(harness.stats().path.mtu, 1_472);
     migrate_to(&mut harness, OTHER_PORT);
-    assert_eq!(harness.stats().path_mtu, 1_472, "a NAT rebinding keeps the path");
+    assert_eq!(harness.stats().path.mtu, 1_472, "a NAT rebinding keeps the path");
     // One address is validated in a probe timeout.
     acknowledge(&mut harness, 100);
     migrate_to(&mut harness, OTHER_NETWORK);
-    assert_eq!(harness.stats().path_mtu, 1_200, "the minimum of every path");
+    assert_eq!(harness.stats().path.mtu, 1_200, "the minimum of every path");
     acknowledge(&mut harness, 300);
-    assert_eq!(harness.stats().path_mtu, 1_472);
+    assert_eq!(harness.stats().path.mtu, 1_472);
     // On a path with a smaller MTU no probe is answered.
     migrate_to(&mut harness, ([198, 51, 100, 3], 5));
     harness.received.clear();
     harness.advance(MS * 1_000);
     let large = harness.received.iter().filter(|datagram| datagram.len() > 1_200).count();
     assert!(large >= 2, "{large} probes");
-    assert_eq!(harness.stats().path_mtu, 1_200);
+    assert_eq!(harness.stats().path.mtu, 1_200);
 }
 
 /// Sends data and returns the bytes of data sent to each of two addresses; challenges are shorter.
@@ -153,7 +153,7 @@ fn unvalidated_port_gets_at_most_three_times_what_it_sent() {
     let challenge = harness.challenge().expect("a challenge");
     harness.received.clear();
     harness.send_frame(&Frame::PathResponse(challenge));
-    assert_eq!(harness.stats().path_changes, 1);
+    assert_eq!(harness.stats().path.changes, 1);
     harness.advance(MS * 20);
     let sent: usize = harness.received.iter().map(Vec::len).sum();
     assert!(sent > 60_000, "{sent} bytes after validation");
@@ -170,13 +170,13 @@ fn nat_rebinding_is_followed_before_validation_and_a_new_host_is_not() {
         let bytes = bytes_to(&mut harness, [old, new]);
         assert_eq!(bytes[1] > 6_000, follows, "{address:?}: {bytes:?}");
         assert_eq!(bytes[0] > 6_000, !follows, "{address:?}: {bytes:?}");
-        assert_eq!(harness.stats().path_changes, 0, "no address is validated");
+        assert_eq!(harness.stats().path.changes, 0, "no address is validated");
         let challenge = harness.received.is_empty().then(|| {
             harness.advance(MS * 40);
             harness.challenge().expect("the challenge is repeated")
         });
         harness.send_frame(&Frame::PathResponse(challenge.unwrap()));
-        assert_eq!(harness.stats().path_changes, 1);
+        assert_eq!(harness.stats().path.changes, 1);
         assert!(bytes_to(&mut harness, [old, new])[1] > 6_000);
         assert_eq!(harness.closed, None);
     }
@@ -198,7 +198,7 @@ fn replays_from_another_port_divert_the_stream_once_until_the_client_sends() {
         let bytes = bytes_to(&mut harness, [old, new]);
         assert!(bytes[0] > 6_000 && bytes[1] == 0, "{attempt}: {bytes:?}");
     }
-    assert_eq!((harness.stats().path_changes, &harness.closed), (0, &None));
+    assert_eq!((harness.stats().path.changes, &harness.closed), (0, &None));
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn an_unvalidated_port_is_abandoned() {
     harness.advance(MS * 5_000);
     let bytes = bytes_to(&mut harness, [old, new]);
     assert!(bytes[0] > 6_000 && bytes[1] == 0, "{bytes:?}");
-    assert_eq!((harness.stats().path_changes, &harness.closed), (0, &None));
+    assert_eq!((harness.stats().path.changes, &harness.closed), (0, &None));
 }
 
 /// A peer that sends from ever more ports does not keep the first one in use.
@@ -230,5 +230,5 @@ fn challenges_to_other_ports_do_not_extend_an_unvalidated_port() {
     }
     let bytes = bytes_to(&mut harness, [old, new]);
     assert!(bytes[0] > 6_000 && bytes[1] == 0, "{bytes:?}");
-    assert_eq!((harness.stats().path_changes, &harness.closed), (0, &None));
+    assert_eq!((harness.stats().path.changes, &harness.closed), (0, &None));
 }

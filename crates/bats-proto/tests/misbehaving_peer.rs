@@ -149,7 +149,7 @@ fn a_flood_of_empty_messages_is_limited_by_the_budget() {
     assert!(flooded < 10_000, "the credit is exhausted");
     // Symbols that came later wait. Empty messages take half of what is counted: the memory is within
     // the budget (`hostile_memory.rs`).
-    assert!(stats.receive_buffer_bytes <= budget as u64 * 3 / 2, "{stats:?}");
+    assert!(stats.buffers.receive_bytes <= budget as u64 * 3 / 2, "{stats:?}");
 
     // No message is lost.
     let mut taken = 0;
@@ -163,7 +163,7 @@ fn a_flood_of_empty_messages_is_limited_by_the_budget() {
 fn report_losses(harness: &mut Harness, time: Duration) {
     let end = harness.now + time;
     while harness.now < end {
-        let sent = harness.stats().source_packets_sent;
+        let sent = harness.stats().coding.source_packets_sent;
         let firsts = (0..sent / 200 + 1).map(|i| i * 200).filter(|&first| first < sent);
         let entries = firsts.map(|first| {
             let span = (sent - first).min(200);
@@ -181,16 +181,16 @@ fn claimed_losses_do_not_exceed_the_send_rate() {
     let congestion = CongestionAlgorithm::FixedRate { bits_per_second };
     let mut harness = Harness::established(TransportConfig { congestion, ..transport() });
     harness.send_from_server(500_000);
-    let before = harness.stats().bytes_sent;
+    let before = harness.stats().packets.bytes_sent;
     report_losses(&mut harness, MS * 2_000);
     let stats = harness.stats();
-    assert!(stats.top_up_packets_sent > 100, "the reports caused repairs: {stats:?}");
+    assert!(stats.coding.top_up_packets_sent > 100, "the reports caused repairs: {stats:?}");
     let limit = bits_per_second / 8 * 2;
-    let coded = stats.bytes_sent - before;
+    let coded = stats.packets.bytes_sent - before;
     // The server's acknowledgements and reports are not paced; there is at most one for each
     // packet.
     assert!(coded <= limit + limit / 10 + 2_000 * 60, "{coded} bytes, {limit} allowed");
-    assert!(stats.send_buffer_bytes <= 3 << 20, "{stats:?}");
+    assert!(stats.buffers.send_bytes <= 3 << 20, "{stats:?}");
 }
 
 #[test]
@@ -200,8 +200,11 @@ fn claimed_losses_without_acks_stop_at_the_congestion_window() {
     harness.send_from_server(2_000_000);
     report_losses(&mut harness, MS * 50);
     let stats = harness.stats();
-    assert!(stats.in_flight_bytes <= stats.cwnd_bytes + 2 * 1_472, "{stats:?}");
-    assert!(stats.bytes_sent <= stats.cwnd_bytes + 20 * 1_472, "{stats:?}");
+    assert!(
+        stats.congestion.in_flight_bytes <= stats.congestion.cwnd_bytes + 2 * 1_472,
+        "{stats:?}"
+    );
+    assert!(stats.packets.bytes_sent <= stats.congestion.cwnd_bytes + 20 * 1_472, "{stats:?}");
 }
 
 #[test]
@@ -211,7 +214,7 @@ fn source_symbols_stop_at_the_credit_and_huge_credit_takes_no_memory() {
     let mut harness = Harness::with_credit(transport.clone(), 5);
     harness.send_from_server(100_000);
     report_losses(&mut harness, MS * 100);
-    assert_eq!(harness.stats().source_packets_sent, 5);
+    assert_eq!(harness.stats().coding.source_packets_sent, 5);
 
     let mut harness = Harness::established(transport);
     harness.send_frame(&Frame::Credit((1 << 62) - 1));
@@ -222,7 +225,7 @@ fn source_symbols_stop_at_the_credit_and_huge_credit_takes_no_memory() {
         harness.settle();
     }
     assert_eq!(harness.closed, None);
-    assert!(harness.stats().send_buffer_bytes <= budget as u64 + (1 << 16));
+    assert!(harness.stats().buffers.send_bytes <= budget as u64 + (1 << 16));
 }
 
 /// The peer reports all symbols as decoded but acknowledges no packet.
@@ -241,7 +244,7 @@ fn messages_wait_while_the_record_of_sent_packets_takes_the_budget() {
         }
         harness.advance(MS);
         last = harness.take_packets().iter().map(|&(pn, _)| pn).fold(last, u64::max);
-        let sent = harness.stats().source_packets_sent;
+        let sent = harness.stats().coding.source_packets_sent;
         harness.send_frame(&report(sent, sent, Vec::new()));
     }
     assert_eq!(harness.closed, None);
@@ -251,7 +254,7 @@ fn messages_wait_while_the_record_of_sent_packets_takes_the_budget() {
         harness.stats()
     );
     let stats = harness.stats();
-    assert!(stats.sent_record_bytes <= 2 * budget as u64 + 4_096, "{stats:?}");
+    assert!(stats.buffers.sent_record_bytes <= 2 * budget as u64 + 4_096, "{stats:?}");
     // Acknowledgements let it continue.
     harness.send_ack(harness.now, &[(last, last)]);
     harness.advance(MS * 400);
@@ -299,13 +302,13 @@ fn forged_and_replayed_packets_are_counted_and_not_delivered() {
         forged[at] ^= 1 << (at % 8);
         harness.deliver(forged);
     }
-    assert_eq!(harness.stats().packets_forged, honest.len() as u64 - 5);
-    assert_eq!(harness.stats().messages_received, 0);
+    assert_eq!(harness.stats().packets.forged, honest.len() as u64 - 5);
+    assert_eq!(harness.stats().messages.received, 0);
     for _ in 0..10 {
         harness.deliver(honest.clone());
     }
     let stats = harness.stats();
-    assert_eq!((stats.packets_replayed, stats.messages_received), (9, 1));
+    assert_eq!((stats.packets.replayed, stats.messages.received), (9, 1));
     let handle = harness.handle.unwrap();
     assert_eq!(
         harness.server.recv(harness.now, handle),
@@ -449,7 +452,7 @@ fn withheld_acknowledgements_do_not_keep_a_closed_connection() {
     let first = harness.client.largest_seen.unwrap();
     harness.advance(MS * 14_000);
     harness.send_ack(harness.now, &[(first, first)]);
-    assert!(harness.stats().smoothed_rtt > MS * 1_000, "{:?}", harness.stats());
+    assert!(harness.stats().path.smoothed_rtt > MS * 1_000, "{:?}", harness.stats());
     harness.server.close(harness.now, harness.handle.unwrap(), 0, "");
     harness.settle();
     harness.advance(MS * 10_100);

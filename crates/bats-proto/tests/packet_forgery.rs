@@ -279,7 +279,7 @@ fn a_million_forged_packets_are_rejected_during_a_transfer() {
     let [client_stats, server_stats] =
         [(CLIENT, client), (SERVER, accepted)].map(|(peer, h)| world.stats(peer, h));
     let dropped = world.endpoints[SERVER].endpoint_stats().datagrams_dropped;
-    let others = server_stats.packets_forged + dropped - initials_dropped;
+    let others = server_stats.packets.forged + dropped - initials_dropped;
     assert_eq!(others, forged, "each is counted");
     let without_connection = dropped - initials_dropped;
     assert!(without_connection < forged / 100, "{dropped} did not reach the connection");
@@ -287,10 +287,10 @@ fn a_million_forged_packets_are_rejected_during_a_transfer() {
     let stuck = world.endpoints.each_ref().map(|end| end.endpoint_stats().timers_stuck);
     assert_eq!(stuck, [0, 0], "no forged Initial leaves a timer due");
     assert_eq!(world.endpoints[SERVER].connection_count(), 1, "no connection is begun");
-    assert!(server_stats.packets_received <= client_stats.packets_sent, "no more than were sent");
-    assert_eq!((got, server_stats.messages_received), (sent, sent), "all arrived");
+    assert!(server_stats.packets.received <= client_stats.packets.sent, "no more than were sent");
+    assert_eq!((got, server_stats.messages.received), (sent, sent), "all arrived");
     assert_eq!(
-        (server_stats.path_changes, server_stats.packets_malformed, server_stats.packets_replayed),
+        (server_stats.path.changes, server_stats.packets.malformed, server_stats.packets.replayed),
         (0, 0, 0)
     );
     assert!(world.events.iter().all(|(_, _, event)| !matches!(event, Event::Closed(_))));

@@ -225,7 +225,7 @@ fn forged_retry_and_version_negotiation_are_ignored() {
     (0..100).for_each(|_| world.inject(CLIENT, address(SERVER), data.clone()));
     world.run(Duration::from_secs(1));
     assert_eq!(world.all(CLIENT, &Event::Connected), [handle], "{:?}", world.events);
-    assert_eq!(world.stats(CLIENT, handle).early_packets_dropped, 0);
+    assert_eq!(world.stats(CLIENT, handle).packets.early_dropped, 0);
     exchange_messages(&mut world, handle);
 }
 
@@ -247,7 +247,7 @@ fn psk_sessions_resume_with_early_data() {
     assert_eq!(world.delivered(), core::slice::from_ref(&message));
     let client_stats = world.stats(CLIENT, handle);
     assert!(client_stats.resumed);
-    assert_eq!((client_stats.early_messages, client_stats.early_messages_accepted), (1, 1));
+    assert_eq!((client_stats.early.messages, client_stats.early.messages_accepted), (1, 1));
     world.end(handle);
     // A session does not replace the key.
     let before = bytes_sent(&world);

@@ -223,7 +223,7 @@ fn check_end_to_end_messages(mut net: ThreeNodes) {
         }
     }
     let stats = net.endpoints[SOURCE].stats(net.now, session).unwrap();
-    assert_eq!(stats.symbols_polluted, 0);
+    assert_eq!(stats.coding.symbols_polluted, 0);
     let relay = net.endpoints[RELAY].relay_stats().unwrap();
     assert!(relay.forwarded > 2_000 && relay.top_ups + relay.extras > 100, "{relay:?}");
     assert_eq!(relay.delivered, 0);
@@ -254,7 +254,7 @@ fn a_burst_of_datagrams_does_not_exceed_the_memory_of_a_session() {
         assert!(net.endpoints[SINK].recv(net.now, other) == Some(message(number)), "{number}");
     }
     let stats = net.endpoints[SINK].stats(net.now, other).unwrap();
-    assert_eq!(stats.packets_refused, 0);
+    assert_eq!(stats.packets.refused, 0);
 }
 
 /// A close that no path carried: the next packets of the other end are answered by a stateless reset.
@@ -382,7 +382,7 @@ fn packets_of_unadmitted_neighbours_are_not_relayed() {
     net.run(Duration::from_secs(2));
     let link = net.link(RELAY, &Event::Accepted);
     let stats = net.endpoints[RELAY].stats(net.now, link).unwrap();
-    assert!(stats.relayed_packets_refused > 5, "{}", stats.relayed_packets_refused);
+    assert!(stats.packets.relayed_refused > 5, "{}", stats.packets.relayed_refused);
     assert_eq!(net.endpoints[RELAY].relay_stats().unwrap().received, 0);
     assert_eq!(net.onward, before, "the sink gets no packet of it");
 }

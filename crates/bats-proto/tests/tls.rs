@@ -181,7 +181,7 @@ fn trusted_certificate_connects_and_data_survives_key_updates() {
         }
         let stats = pair.endpoints[CLIENT].stats(pair.now, client).unwrap();
         assert!(stats.key_updates >= 3, "{stats:?}");
-        assert_eq!(stats.packets_forged, 0, "no packet is lost to a key update");
+        assert_eq!(stats.packets.forged, 0, "no packet is lost to a key update");
     }
 }
 
@@ -343,7 +343,7 @@ fn packets_with_old_keys_are_accepted_until_the_peer_updates() {
     pair.run(Duration::from_millis(200), |peer, _| peer == CLIENT);
     assert_eq!(pair.endpoints[CLIENT].recv(pair.now, client), Some(small));
     let stats = pair.endpoints[CLIENT].stats(pair.now, client).unwrap();
-    assert_eq!(stats.packets_forged, 0, "{stats:?}");
+    assert_eq!(stats.packets.forged, 0, "{stats:?}");
 
     pair.run(Duration::from_secs(3), |_, _| false);
     assert_eq!(pair.endpoints[SERVER].recv(pair.now, accepted), Some(big));
@@ -460,7 +460,7 @@ fn keys_are_replaced_after_120_s_and_no_packet_is_lost() {
     let updates = |pair: &Pair| {
         let stats = [(CLIENT, client), (SERVER, accepted)]
             .map(|(peer, handle)| pair.endpoints[peer].stats(pair.now, handle).unwrap());
-        assert!(stats.iter().all(|s| s.packets_forged == 0 && s.packets_lost == 0), "{stats:?}");
+        assert!(stats.iter().all(|s| s.packets.forged == 0 && s.packets.lost == 0), "{stats:?}");
         stats.map(|stats| stats.key_updates)
     };
     (0..118).for_each(|number| exchange(&mut pair, number));

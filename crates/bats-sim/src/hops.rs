@@ -129,7 +129,7 @@ impl Hops {
                     let now = network.now();
                     let bytes = run.server.and_then(|server| {
                         let last = network.last();
-                        Some(network.node(last).stats(now, server)?.message_bytes_received)
+                        Some(network.node(last).stats(now, server)?.messages.bytes_received)
                     });
                     delivered.push(bytes.unwrap_or(0));
                     watch(network, now - at);
@@ -156,8 +156,9 @@ impl Hops {
         let goodput_mbps = outcome.goodput();
         let bound_mbps = through * lossless;
         let sum = |f: fn(&RelayStats) -> u64| outcome.relays.iter().map(f).sum::<u64>();
-        let sources = outcome.sender.source_packets_sent.max(1);
-        let repairs = outcome.sender.proactive_packets_sent + outcome.sender.top_up_packets_sent;
+        let sources = outcome.sender.coding.source_packets_sent.max(1);
+        let repairs = outcome.sender.coding.proactive_packets_sent
+            + outcome.sender.coding.top_up_packets_sent;
         HopsFigures {
             hops: self.hops,
             loss_percent: self.cell.loss * 100.0,

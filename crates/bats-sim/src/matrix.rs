@@ -164,10 +164,11 @@ impl Cell {
             .iter()
             .find(|sample| {
                 let payload_fraction = 1_437.0 / (1_437.0 + FRAME_OVERHEAD as f64);
-                sample.sender.pacing_bps as f64 >= 0.9 * self.rate_bps as f64 * payload_fraction
+                sample.sender.congestion.pacing_bps as f64
+                    >= 0.9 * self.rate_bps as f64 * payload_fraction
             })
             .map(|sample| sample.time.as_secs_f64() / (self.delay * 2).as_secs_f64());
-        let received = outcome.receiver.coded_packets_received.max(1);
+        let received = outcome.receiver.coding.coded_packets_received.max(1);
         Figures {
             loss_percent: self.loss * 100.0,
             delay_ms: self.delay.as_secs_f64() * 1e3,
@@ -176,7 +177,7 @@ impl Cell {
             goodput_mbps_steady: steady,
             e_10s: first / possible,
             e_steady: steady / possible,
-            waste_percent: outcome.receiver.wasted_packets_received as f64 * 100.0
+            waste_percent: outcome.receiver.coding.wasted_packets_received as f64 * 100.0
                 / received as f64,
             queue_loss_percent: queue_loss(at(steady_from), last),
             queue_loss_first_second_percent: queue_loss(outcome.samples.first(), at(1.0)),

@@ -254,9 +254,10 @@ impl Paths {
         let bound_mbps = self.bound(failed);
         let from = outcome.delivered.len() * if self.cut.is_some() { 2 } else { 1 } / 3;
         let goodput_mbps = outcome.goodput_from(from);
-        let sources = outcome.sender.source_packets_sent.max(1);
-        let repairs = outcome.sender.proactive_packets_sent + outcome.sender.top_up_packets_sent;
-        let coded = outcome.receiver.coded_packets_received.max(1);
+        let sources = outcome.sender.coding.source_packets_sent.max(1);
+        let repairs = outcome.sender.coding.proactive_packets_sent
+            + outcome.sender.coding.top_up_packets_sent;
+        let coded = outcome.receiver.coding.coded_packets_received.max(1);
         PathsFigures {
             name: self.name,
             goodput_mbps,
@@ -266,7 +267,7 @@ impl Paths {
             longest_gap_ms: outcome.longest_gap().as_secs_f64() * 1e3,
             gap_bound_ms: self.gap_bound().map(|bound| bound.as_secs_f64() * 1e3),
             end_repairs_percent: repairs as f64 * 100.0 / sources as f64,
-            non_innovative_percent: outcome.receiver.wasted_packets_received as f64 * 100.0
+            non_innovative_percent: outcome.receiver.coding.wasted_packets_received as f64 * 100.0
                 / coded as f64,
         }
     }

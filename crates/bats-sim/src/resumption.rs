@@ -200,7 +200,7 @@ impl ResumptionRun {
         let now = network.now();
         if let Some(stats) = network.endpoint(Host::Client).stats(now, client) {
             outcome.resumed = stats.resumed;
-            outcome.accepted = stats.early_messages_accepted;
+            outcome.accepted = stats.early.messages_accepted;
         }
         outcome
     }

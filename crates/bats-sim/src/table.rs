@@ -59,18 +59,18 @@ pub(crate) fn samples(outcome: &Outcome) -> Vec<String> {
         lines.push(format!(
             "{:6.2}  {:15} {:7.1} {:7.1} {:9.1} {:8} {:10} {:9} {:9.2} {:5.3} {:5.3} {:6}  {}",
             time,
-            sample.sender.controller_state,
+            sample.sender.congestion.controller_state,
             (sample.delivered - last.1) as f64 * 8e-6 / elapsed,
-            sample.sender.pacing_bps as f64 / 1e6,
-            sample.sender.delivery_bps as f64 / 1e6,
-            sample.sender.cwnd_bytes / 1000,
-            sample.sender.in_flight_bytes / 1000,
+            sample.sender.congestion.pacing_bps as f64 / 1e6,
+            sample.sender.congestion.delivery_bps as f64 / 1e6,
+            sample.sender.congestion.cwnd_bytes / 1000,
+            sample.sender.congestion.in_flight_bytes / 1000,
             sample.queue_bytes / 1000,
-            sample.sender.queue_delay.as_secs_f64() * 1e3,
-            sample.sender.loss_estimate,
-            sample.sender.own_loss,
+            sample.sender.path.queue_delay.as_secs_f64() * 1e3,
+            sample.sender.path.loss_estimate,
+            sample.sender.congestion.own_loss,
             sample.link.dropped_queue,
-            sample.sender.limited_by,
+            sample.sender.congestion.limited_by,
         ));
         last = (time, sample.delivered);
     }

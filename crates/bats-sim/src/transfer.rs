@@ -354,7 +354,7 @@ impl Run<'_> {
         let server = self.server;
         let delivered = server
             .and_then(|handle| self.network.endpoint(Host::Server).stats(now, handle))
-            .map_or(0, |stats| stats.message_bytes_received);
+            .map_or(0, |stats| stats.messages.bytes_received);
         let queue_bytes = self.network.link_from(Host::Client).queue_bytes(now);
         let link = self.network.link_stats(Host::Client);
         self.outcome.samples.push(Sample { time, sender, queue_bytes, link, delivered });

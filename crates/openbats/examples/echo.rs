@@ -35,6 +35,6 @@ pub(crate) fn main() -> anyhow::Result<()> {
     connection.finish().wait()?;
     assert_eq!(connection.recv().wait()?, None);
     echo.join().expect("the server does not panic")?;
-    println!("round-trip time {:?}", connection.stats().smoothed_rtt);
+    println!("round-trip time {:?}", connection.stats().path.smoothed_rtt);
     Ok(())
 }

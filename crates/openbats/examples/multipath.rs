@@ -79,7 +79,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
     at_half.recv()?;
     let bytes_over = |index: usize| {
         let stats = paths[index].1.status().and_then(|status| status.stats);
-        stats.map_or(0, |stats| stats.bytes_sent)
+        stats.map_or(0, |stats| stats.packets.bytes_sent)
     };
     let before = [bytes_over(0), bytes_over(1)];
     println!(

@@ -399,7 +399,7 @@ impl Endpoint {
     /// data. Up to 32 messages and 7 kB go with the first flight if [`ClientOptions::early_data`]
     /// is set and the server accepted early data in the resumed session. The others are sent in
     /// order once the connection is established.
-    /// [`ConnectionStats::early_messages_accepted`](crate::ConnectionStats::early_messages_accepted)
+    /// [`EarlyDataStats::messages_accepted`](crate::EarlyDataStats::messages_accepted)
     /// counts the early messages that the server accepted.
     ///
     /// # Errors

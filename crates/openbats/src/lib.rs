@@ -51,7 +51,7 @@
 //!
 //! In QUIC, [`TransportConfig::congestion`] selects BBR or CUBIC. With another controller a client
 //! cannot connect and a server that offers only QUIC does not start. A server that also offers
-//! other modes uses CUBIC for QUIC then; [`ConnectionStats::controller_state`] reports the
+//! other modes uses CUBIC for QUIC then; [`CongestionStats::controller_state`] reports the
 //! controller. Over TCP the kernel selects it.
 //!
 //! UDP (11) is for peers that support nothing else. A message is one datagram of at most
@@ -64,12 +64,12 @@
 //! BTP repairs losses with proactive redundancy only: this costs no round trip, and a loss that the
 //! redundancy does not cover is not retransmitted. The sender drops a message whose deadline
 //! ([`Connection::send_within`] or [`TransportConfig::deadline`], by default 200 ms) passes before
-//! it is sent, and counts it in [`ConnectionStats::messages_expired`]. When the receiving
-//! application does not take messages, new messages displace the oldest ones.
+//! it is sent, and counts it in [`MessageStats::expired`]. When the receiving application does not
+//! take messages, new messages displace the oldest ones.
 //!
 //! After [`Connection::finish`] the `recv` of the other end returns `None`. From then on the
-//! messages received and [`ConnectionStats::messages_lost`] of that end add up to the messages
-//! sent. TRANSPARENT is only for networks with enough capacity for the offered load: without
+//! messages received and [`MessageStats::lost`] of that end add up to the messages sent.
+//! TRANSPARENT is only for networks with enough capacity for the offered load: without
 //! congestion control it otherwise harms every flow, its own included.
 //!
 //! # Session resumption
@@ -153,8 +153,9 @@ mod wait;
 mod wakers;
 
 pub use bats_proto::{
-    ChannelStats, CloseReason, CongestionAlgorithm, ConnectionStats, EndpointStats, Goal, Mode,
-    PresharedKey, PresharedKeyError, SessionStore, TransportConfig,
+    BufferStats, ChannelStats, CloseReason, CodingStats, CongestionAlgorithm, CongestionStats,
+    ConnectionStats, EarlyDataStats, EndpointStats, Goal, MessageStats, Mode, PacketStats,
+    PathStats, PresharedKey, PresharedKeyError, SessionStore, TransportConfig,
 };
 pub use channel::Channel;
 pub use channel_messages::{ChannelMessages, MessageError};

@@ -88,7 +88,7 @@ fn messages_are_compressed_in_both_directions_in_every_mode() {
         exchange(far, near);
         let uncompressed: usize = 3 * messages().iter().map(Vec::len).sum::<usize>();
         for end in [near, far] {
-            let sent = end.stats().message_bytes_sent as usize;
+            let sent = end.stats().messages.bytes_sent as usize;
             assert!(
                 sent > 3 * 20_000 && sent < uncompressed / 5,
                 "{mode:?}: {sent} of {uncompressed}"
@@ -108,7 +108,7 @@ fn messages_are_uncompressed_unless_both_ends_compress() {
             exchange(near, far);
             exchange(far, near);
             let uncompressed = 3 * messages().iter().map(Vec::len).sum::<usize>() as u64;
-            assert_eq!(near.stats().message_bytes_sent, uncompressed);
+            assert_eq!(near.stats().messages.bytes_sent, uncompressed);
         }
     }
 }

@@ -137,9 +137,9 @@ fn a_slow_reader_blocks_the_sender_within_both_budgets() {
             Err(error) => panic!("{error}"),
         }
         assert!(sent <= 40, "{sent} messages were accepted although the receiver reads none");
-        assert!(pair.near.stats().send_buffer_bytes <= 1 << 20);
+        assert!(pair.near.stats().buffers.send_bytes <= 1 << 20);
         // A smaller receive budget is raised to four windows.
-        assert!(pair.far.stats().receive_buffer_bytes <= 3 << 20);
+        assert!(pair.far.stats().buffers.receive_bytes <= 3 << 20);
     }
     for number in 0..sent {
         let received = pair.far.recv().wait_for(LIMIT).unwrap().unwrap().unwrap();
@@ -165,7 +165,7 @@ fn a_close_reports_the_reason_and_keeps_received_messages() {
     assert_eq!(pair.far.recv().wait(), Err(RecvError::Closed(reason.clone())));
     assert_eq!(pair.far.close_reason(), Some(reason.clone()));
     assert_eq!(pair.far.finish().wait(), Err(SendError::Closed(reason)));
-    assert!(pair.far.stats().messages_received == 1, "the final statistics remain");
+    assert!(pair.far.stats().messages.received == 1, "the final statistics remain");
 }
 
 #[test]
@@ -341,7 +341,7 @@ fn connections_closed_before_accept_keep_their_data() {
         assert_eq!(far.recv().wait().unwrap().unwrap(), message);
     }
     assert_eq!(far.recv().wait(), Ok(None));
-    assert_eq!(far.stats().messages_received, 2);
+    assert_eq!(far.stats().messages.received, 2);
     assert!(matches!(far.try_send("late"), Err(SendError::Closed(_))));
 }
 

@@ -158,20 +158,23 @@ fn unreliable_modes_deliver_each_message_once_or_count_it_as_lost() {
         assert_eq!(distinct.len(), received.len(), "{mode:?} repeats messages");
         assert!(distinct.iter().all(|&number| number < MESSAGES), "{mode:?}");
         let stats = pair.far.stats();
-        assert_eq!(stats.messages_received, received.len() as u64, "{mode:?}");
-        let lost = stats.messages_lost;
-        assert_eq!(stats.messages_received + lost, u64::from(MESSAGES), "{mode:?}: {stats:?}");
+        assert_eq!(stats.messages.received, received.len() as u64, "{mode:?}");
+        let lost = stats.messages.lost;
+        assert_eq!(stats.messages.received + lost, u64::from(MESSAGES), "{mode:?}: {stats:?}");
         match mode {
             // About 8 % of one or two packets per message are lost, and none is repaired.
             Mode::Transparent => {
                 assert!(lost > 100, "{stats:?}");
-                assert_eq!(stats.symbols_repaired, 0, "{stats:?}");
+                assert_eq!(stats.coding.symbols_repaired, 0, "{stats:?}");
             }
             _ => {
-                assert!(stats.symbols_repaired > 100, "{stats:?}");
-                assert!(lost < stats.symbols_repaired / 2, "{stats:?}");
-                assert!(stats.repair_delay >= stats.longest_repair_delay, "{stats:?}");
-                assert!(stats.longest_repair_delay > Duration::ZERO, "{stats:?}");
+                assert!(stats.coding.symbols_repaired > 100, "{stats:?}");
+                assert!(lost < stats.coding.symbols_repaired / 2, "{stats:?}");
+                assert!(
+                    stats.coding.repair_delay >= stats.coding.longest_repair_delay,
+                    "{stats:?}"
+                );
+                assert!(stats.coding.longest_repair_delay > Duration::ZERO, "{stats:?}");
             }
         }
     }
@@ -185,12 +188,15 @@ fn reliable_modes_deliver_every_message_despite_loss() {
         pair.proxy.set_loss_per_1000(80);
         assert!(flow(&pair).into_iter().eq(0..MESSAGES), "{mode:?}");
         let (near, far) = (pair.near.stats(), pair.far.stats());
-        assert_eq!((far.messages_lost, far.messages_expired), (0, 0), "{mode:?}");
-        assert_eq!(near.messages_sent, u64::from(MESSAGES), "{mode:?}");
-        assert_eq!(far.messages_received, u64::from(MESSAGES), "{mode:?}");
-        assert_eq!(near.message_bytes_sent, far.message_bytes_received, "{mode:?}");
-        assert!(near.smoothed_rtt > Duration::ZERO && near.cwnd_bytes > 0, "{mode:?}: {near:?}");
-        assert!(near.packets_lost > 0 && near.send_buffer_bytes == 0, "{mode:?}: {near:?}");
+        assert_eq!((far.messages.lost, far.messages.expired), (0, 0), "{mode:?}");
+        assert_eq!(near.messages.sent, u64::from(MESSAGES), "{mode:?}");
+        assert_eq!(far.messages.received, u64::from(MESSAGES), "{mode:?}");
+        assert_eq!(near.messages.bytes_sent, far.messages.bytes_received, "{mode:?}");
+        assert!(
+            near.path.smoothed_rtt > Duration::ZERO && near.congestion.cwnd_bytes > 0,
+            "{mode:?}: {near:?}"
+        );
+        assert!(near.packets.lost > 0 && near.buffers.send_bytes == 0, "{mode:?}: {near:?}");
     }
 }
 
@@ -212,7 +218,7 @@ fn brctp_delivers_messages_of_many_blocks_and_empty_ones() {
     pair.near.flush().wait_for(LIMIT).unwrap().unwrap();
     pair.near.finish().wait_for(LIMIT).unwrap().unwrap();
     assert_eq!(next(&pair.far), None);
-    assert!(pair.far.stats().symbols_decoded > 0);
+    assert!(pair.far.stats().coding.symbols_decoded > 0);
 }
 
 /// At 1 Mbit/s a message of 50 kB takes 0.4 s: the messages queued behind it expire.
@@ -242,8 +248,8 @@ fn expired_messages_are_not_sent() {
         received.push(number_of(&bytes));
     }
     assert_eq!(received, [0, 4]);
-    assert_eq!(pair.near.stats().messages_expired, 3);
-    assert_eq!(pair.far.stats().messages_lost, 3);
+    assert_eq!(pair.near.stats().messages.expired, 3);
+    assert_eq!(pair.far.stats().messages.lost, 3);
 }
 
 /// What `finish` has confirmed stays delivered after a close.
@@ -258,7 +264,7 @@ fn finish_returns_after_the_peer_knows_the_end_despite_loss() {
             pair.near.close(7, "done");
             let received = collect(&pair.far);
             let stats = pair.far.stats();
-            assert_eq!(received.len() as u64 + stats.messages_lost, 1, "{mode:?}: {stats:?}");
+            assert_eq!(received.len() as u64 + stats.messages.lost, 1, "{mode:?}: {stats:?}");
         }
     }
 }

@@ -77,8 +77,8 @@ fn datagrams_keep_their_boundaries_and_connections_finish() {
     // On loopback so few datagrams are not lost.
     assert_eq!(numbers.len(), 100);
     let stats = near.stats();
-    assert_eq!((stats.messages_sent, stats.messages_received), (104, 4));
-    assert_eq!(far.stats().messages_received, 104);
+    assert_eq!((stats.messages.sent, stats.messages.received), (104, 4));
+    assert_eq!(far.stats().messages.received, 104);
     // The other direction stays open.
     far.send("still").wait_for(LIMIT).unwrap().unwrap();
     assert_eq!(near.recv().wait_for(LIMIT).unwrap().unwrap().unwrap(), "still");
@@ -154,7 +154,7 @@ fn queues_are_bounded_and_dropped_messages_are_counted() {
     let finishing = near.clone();
     std::thread::spawn(move || done.send(finishing.finish().wait()));
     finished.recv_timeout(LIMIT).unwrap().unwrap();
-    assert!(near.stats().messages_expired > 0);
+    assert!(near.stats().messages.expired > 0);
     let mut taken = 0;
     let mut last = None;
     while let Some(message) = far.recv().wait_for(LIMIT).unwrap().unwrap() {
@@ -165,8 +165,8 @@ fn queues_are_bounded_and_dropped_messages_are_counted() {
     }
     // 100 fit into the queue; on a busy host more arrive while they are read.
     assert!((1..=1_000).contains(&taken), "{taken}");
-    let lost = far.stats().messages_lost;
-    let sent = 20_000 - blocked - near.stats().messages_expired;
+    let lost = far.stats().messages.lost;
+    let sent = 20_000 - blocked - near.stats().messages.expired;
     assert!(lost > 1_000 && lost + taken <= sent, "{lost} {taken} {sent}");
 }
 

@@ -72,8 +72,8 @@ fn resumed_connections_send_early_messages() {
         let messages = [vec![number as u8; 512], vec![100; 100]];
         let (near, far) = resume(&client, &server, options(), &messages);
         let stats = near.stats();
-        assert_eq!((stats.resumed, stats.early_messages), (number > 0, 2 * u64::from(number > 0)));
-        assert!(stats.early_messages_accepted <= 2);
+        assert_eq!((stats.resumed, stats.early.messages), (number > 0, 2 * u64::from(number > 0)));
+        assert!(stats.early.messages_accepted <= 2);
         assert_eq!(near.peer_fingerprint(), Some(identity.fingerprint()));
         // The connection continues as usual.
         far.send("answer").wait_for(LIMIT).unwrap().unwrap();
@@ -106,8 +106,8 @@ fn messages_beyond_the_first_flight_follow() {
         let (near, _far) = resume(&client, &server, options(), &messages);
         let stats = near.stats();
         assert!(stats.resumed);
-        assert_eq!(stats.early_messages > 0, early_data, "{}", stats.early_messages);
-        assert!(stats.early_messages < 40);
+        assert_eq!(stats.early.messages > 0, early_data, "{}", stats.early.messages);
+        assert!(stats.early.messages < 40);
     }
 }
 

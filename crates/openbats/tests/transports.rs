@@ -97,17 +97,23 @@ fn messages_arrive_once_and_in_order_in_both_directions() {
         });
         let total: usize = (0..MESSAGES).map(length).sum();
         for stats in [near.stats(), far.stats()] {
-            assert_eq!((stats.messages_sent, stats.messages_received), (500, 500));
-            assert_eq!(stats.message_bytes_sent, total as u64);
-            assert_eq!(stats.message_bytes_received, total as u64);
-            assert!(stats.bytes_sent > total as u64 && stats.bytes_received > total as u64);
-            assert_eq!((stats.send_buffer_bytes, stats.receive_buffer_bytes), (0, 0));
-            assert_eq!((stats.messages_lost, stats.messages_expired), (0, 0));
+            assert_eq!((stats.messages.sent, stats.messages.received), (500, 500));
+            assert_eq!(stats.messages.bytes_sent, total as u64);
+            assert_eq!(stats.messages.bytes_received, total as u64);
+            assert!(
+                stats.packets.bytes_sent > total as u64
+                    && stats.packets.bytes_received > total as u64
+            );
+            assert_eq!((stats.buffers.send_bytes, stats.buffers.receive_bytes), (0, 0));
+            assert_eq!((stats.messages.lost, stats.messages.expired), (0, 0));
             assert!(stats.established.is_some());
             #[cfg(target_os = "linux")]
             {
-                assert!(stats.smoothed_rtt > Duration::ZERO && stats.cwnd_bytes > 0, "{stats:?}");
-                assert!(stats.packets_sent > 100 && stats.packets_received > 100, "{stats:?}");
+                assert!(
+                    stats.path.smoothed_rtt > Duration::ZERO && stats.congestion.cwnd_bytes > 0,
+                    "{stats:?}"
+                );
+                assert!(stats.packets.sent > 100 && stats.packets.received > 100, "{stats:?}");
             }
         }
     }
@@ -157,7 +163,7 @@ fn a_receiver_that_reads_nothing_blocks_the_sender() {
                 Err(error) => panic!("{error}"),
             }
         }
-        assert!(far.stats().receive_buffer_bytes <= 5 << 20, "{:?}", far.stats());
+        assert!(far.stats().buffers.receive_bytes <= 5 << 20, "{:?}", far.stats());
         assert!((40..200).contains(&sent), "{sent}");
         assert!(near.writable().wait_for(Duration::from_millis(50)).is_err());
         thread::scope(|scope| {
@@ -460,8 +466,8 @@ fn plain_udp_sends_each_message_in_a_datagram() {
     near.finish().wait_for(LIMIT).unwrap().unwrap();
     assert!(matches!(near.try_send("late"), Err(SendError::Finished)));
     let (near, far) = (near.stats(), far.stats());
-    assert_eq!((near.messages_sent, near.packets_sent), (6, 6));
-    assert_eq!((far.messages_received, far.bytes_received), (6, near.bytes_sent));
+    assert_eq!((near.messages.sent, near.packets.sent), (6, 6));
+    assert_eq!((far.messages.received, far.packets.bytes_received), (6, near.packets.bytes_sent));
 }
 
 #[test]
@@ -498,8 +504,8 @@ fn quic_supports_bbr_and_cubic_and_reports_them() {
         [(CongestionAlgorithm::Ltcc, "quic bbr"), (CongestionAlgorithm::Cubic, "quic cubic")]
     {
         let Pair { near, far, .. } = pair(Mode::Quic, with(congestion));
-        assert_eq!(near.stats().controller_state, state);
-        assert_eq!(far.stats().controller_state, state);
+        assert_eq!(near.stats().congestion.controller_state, state);
+        assert_eq!(far.stats().congestion.controller_state, state);
     }
     for congestion in [
         CongestionAlgorithm::Gcc,
@@ -527,7 +533,7 @@ fn quic_supports_bbr_and_cubic_and_reports_them() {
         assert!(text.contains("BBR and CUBIC"), "{text}");
         let _near = connect(CongestionAlgorithm::Ltcc).unwrap();
         let far = server.accept().wait_for(LIMIT).unwrap().unwrap();
-        assert_eq!(far.stats().controller_state, "quic cubic");
+        assert_eq!(far.stats().congestion.controller_state, "quic cubic");
     }
 }
 

@@ -57,7 +57,7 @@ fn untrusted_peers_beyond_their_budget_are_closed_in_every_mode() {
             assert_eq!(far.close_reason(), Some(CloseReason::Local), "{mode:?} {length}");
             // The receiver may hold data that arrived at once beyond the budget, and no more. In
             // modes with losses the first part of a message allocates space for the whole message.
-            let held = far.stats().receive_buffer_bytes;
+            let held = far.stats().buffers.receive_bytes;
             let limit = if mode.is_reliable() { 2_000_000 } else { length as u64 + 2_000_000 };
             assert!(held < limit, "{mode:?} {length}: {held}");
         }
@@ -77,7 +77,7 @@ fn trusted_peers_may_use_the_whole_receive_budget() {
             near.send(bytes(2_000_000)).wait_for(LIMIT).unwrap().unwrap();
         }
         // The application takes no messages meanwhile.
-        let is_received = || far.stats().receive_buffer_bytes > 2 * 2_000_000;
+        let is_received = || far.stats().buffers.receive_bytes > 2 * 2_000_000;
         let arrived = (0..2_000).any(|_| {
             thread::sleep(Duration::from_millis(5));
             is_received()

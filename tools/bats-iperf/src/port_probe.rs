@@ -57,7 +57,7 @@ impl PortProbe {
     /// connections.
     pub(crate) fn is_closed_and_silent(&self, connections: &[&Connection]) -> bool {
         let packets =
-            connections.iter().fold(0_u64, |sum, x| sum.saturating_add(x.stats().packets_received));
+            connections.iter().fold(0_u64, |sum, x| sum.saturating_add(x.stats().packets.received));
         let Ok(mut state) = self.state.lock() else { return false };
         let now = self.clock.elapsed();
         if packets != state.packets {

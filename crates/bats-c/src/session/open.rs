@@ -75,7 +75,7 @@ impl Session {
             }
             End::Closed(cause) => {
                 self.fail(&cause.text);
-                let has_unacknowledged = connection.stats().send_buffer_bytes > 0;
+                let has_unacknowledged = connection.stats().buffers.send_bytes > 0;
                 match cause.kind {
                     CloseKind::Peer => self.emit(Event::ShutdownByPeer).await,
                     // The peer did not acknowledge data, so it is gone.

@@ -543,7 +543,7 @@ fn wide_ranges(target: &mut Attack) {
 fn rank_feedback(target: &mut Attack) {
     target.harness.send_from_server(1_400_000);
     target.harness.advance(MS * 20);
-    let sent = target.harness.stats().source_packets_sent;
+    let sent = target.harness.stats().coding.source_packets_sent;
     let entries: Vec<RankEntry> = (0..255)
         .map(|index| RankEntry { first: index * 3, span: 2, missing: 1 })
         .take_while(|entry| entry.first + entry.span < sent)

@@ -79,7 +79,7 @@ pub(super) fn new_addresses(target: &mut Attack) {
         });
         if number < BEFORE { quietly(target, vec![response]) } else { target.push(response) }
     }
-    let changes = target.harness.stats().path_changes;
+    let changes = target.harness.stats().path.changes;
     // One in a probe timeout.
     assert!(changes > 2, "{changes} of {} addresses were validated", BEFORE + MEASURED);
 }

@@ -149,7 +149,7 @@ fn garbage(data: &[u8]) -> bool {
             assert!(message.len() <= MAX_MESSAGE);
         }
         let stats = session.stats(now);
-        assert!(stats.receive_buffer_bytes <= config.receive_budget as u64 + MAX_MESSAGE as u64);
+        assert!(stats.buffers.receive_bytes <= config.receive_budget as u64 + MAX_MESSAGE as u64);
         let mut out = Vec::new();
         session.transmit(now, &mut out, 10_000);
         last_words += u32::from(was_over && !out.is_empty());

@@ -208,9 +208,9 @@ impl World {
         let Some(stats) = self.stats(peer) else { return };
         let transport = &self.config.transport;
         let send = transport.send_budget as u64 + MEMORY_SLACK;
-        assert!(stats.send_buffer_bytes <= send, "{stats:?}");
+        assert!(stats.buffers.send_bytes <= send, "{stats:?}");
         let receive = transport.receive_budget as u64 + MEMORY_SLACK;
-        assert!(stats.receive_buffer_bytes <= receive, "{stats:?}");
+        assert!(stats.buffers.receive_bytes <= receive, "{stats:?}");
     }
 
     fn stats(&self, peer: usize) -> Option<ConnectionStats> {
@@ -220,12 +220,12 @@ impl World {
 
     /// Number of data packets that a side accepted as authentic so far; 0 once it has closed.
     pub(super) fn packets_received(&self, peer: usize) -> u64 {
-        self.stats(peer).map_or(0, |stats| stats.packets_received)
+        self.stats(peer).map_or(0, |stats| stats.packets.received)
     }
 
     /// Number of source symbols that a side sent so far; 0 once it has closed.
     pub(super) fn symbols_sent(&self, peer: usize) -> u64 {
-        self.stats(peer).map_or(0, |stats| stats.source_packets_sent)
+        self.stats(peer).map_or(0, |stats| stats.coding.source_packets_sent)
     }
 
     /// Delivers a datagram.

@@ -50,7 +50,7 @@ use crate::link::report_budget::RANK_INTERVAL;
 use crate::link::{
     LinkCapacity, LinkRtt, LinkSession, SessionFailure, SessionFrame, SessionFrames, earlier,
 };
-use crate::stats::ConnectionStats;
+use crate::stats::{BufferStats, CongestionStats, ConnectionStats, MessageStats};
 use crate::wire::flow::FlowKey;
 use crate::wire::parameters::{TransportParameters, symbol_size_for};
 use crate::wire::rank::RankFeedback;
@@ -278,45 +278,46 @@ impl Session {
 
     /// Adds what the session counts to a sample of statistics, which the link has begun.
     pub(crate) fn add_stats(&self, stats: &mut ConnectionStats) {
-        stats.messages_sent = self.counters.messages_sent;
-        stats.message_bytes_sent = self.counters.message_bytes_sent;
-        stats.messages_received = self.counters.messages_received;
-        stats.message_bytes_received = self.counters.message_bytes_received;
-        stats.symbols_polluted = self.counters.symbols_polluted;
-        stats.early_messages = self.counters.early_messages;
-        stats.early_messages_accepted = self.counters.early_accepted;
-        stats.packets_malformed += self.counters.malformed;
-        stats.code_rate = 1.0;
+        stats.messages.sent = self.counters.messages_sent;
+        stats.messages.bytes_sent = self.counters.message_bytes_sent;
+        stats.messages.received = self.counters.messages_received;
+        stats.messages.bytes_received = self.counters.message_bytes_received;
+        stats.coding.symbols_polluted = self.counters.symbols_polluted;
+        stats.early.messages = self.counters.early_messages;
+        stats.early.messages_accepted = self.counters.early_accepted;
+        stats.packets.malformed += self.counters.malformed;
+        stats.coding.code_rate = 1.0;
         if let Some(end_to_end) = self.transport.end_to_end() {
             // An end-to-end session has no congestion control of its own; its first links do.
-            stats.controller_state = "links";
-            stats.cwnd_bytes = end_to_end.bytes_in(end_to_end.round_trip(stats.smoothed_rtt));
-            stats.pacing_bps = end_to_end.bytes_in(Duration::from_secs(8));
-            stats.delivery_bps = stats.pacing_bps;
+            stats.congestion.controller_state = "links";
+            stats.congestion.cwnd_bytes =
+                end_to_end.bytes_in(end_to_end.round_trip(stats.path.smoothed_rtt));
+            stats.congestion.pacing_bps = end_to_end.bytes_in(Duration::from_secs(8));
+            stats.congestion.delivery_bps = stats.congestion.pacing_bps;
         }
         let Some(streams) = &self.streams else { return };
         let sender = streams.outgoing.counters();
-        stats.source_packets_sent = sender.source_packets;
-        stats.proactive_packets_sent = sender.proactive_packets;
-        stats.top_up_packets_sent = sender.top_up_packets;
+        stats.coding.source_packets_sent = sender.source_packets;
+        stats.coding.proactive_packets_sent = sender.proactive_packets;
+        stats.coding.top_up_packets_sent = sender.top_up_packets;
         let coded = sender.source_packets + sender.proactive_packets + sender.top_up_packets;
         if coded > 0 {
-            stats.code_rate = sender.source_packets as f64 / coded as f64;
+            stats.coding.code_rate = sender.source_packets as f64 / coded as f64;
         }
         let receiver = streams.incoming.counters();
-        stats.coded_packets_received = receiver.coded_received;
-        stats.wasted_packets_received = receiver.wasted;
-        stats.packets_refused = receiver.refused + self.counters.refused_for_memory;
-        stats.symbols_decoded = receiver.symbols_decoded;
-        stats.send_buffer_bytes = streams.send_buffer_bytes() as u64;
-        stats.receive_buffer_bytes = streams.receive_buffer_bytes() as u64;
-        stats.messages_expired = streams.outgoing.expired();
+        stats.coding.coded_packets_received = receiver.coded_received;
+        stats.coding.wasted_packets_received = receiver.wasted;
+        stats.packets.refused = receiver.refused + self.counters.refused_for_memory;
+        stats.coding.symbols_decoded = receiver.symbols_decoded;
+        stats.buffers.send_bytes = streams.send_buffer_bytes() as u64;
+        stats.buffers.receive_bytes = streams.receive_buffer_bytes() as u64;
+        stats.messages.expired = streams.outgoing.expired();
         let residual = streams.incoming.residual();
-        stats.messages_lost = residual.messages_lost;
-        stats.symbols_lost = residual.symbols_lost;
-        stats.symbols_repaired = residual.symbols_repaired;
-        stats.repair_delay = residual.repair_delay;
-        stats.longest_repair_delay = residual.longest_repair_delay;
+        stats.messages.lost = residual.messages_lost;
+        stats.coding.symbols_lost = residual.symbols_lost;
+        stats.coding.symbols_repaired = residual.symbols_repaired;
+        stats.coding.repair_delay = residual.repair_delay;
+        stats.coding.longest_repair_delay = residual.longest_repair_delay;
     }
 }
 

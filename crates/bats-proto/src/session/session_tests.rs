@@ -172,8 +172,8 @@ impl Pair {
     }
 
     fn stats(&self, end: usize) -> ConnectionStats {
-        let mut stats =
-            ConnectionStats { smoothed_rtt: RTT.smoothed, ..ConnectionStats::default() };
+        let mut stats = ConnectionStats::default();
+        stats.path.smoothed_rtt = RTT.smoothed;
         self.ends[end].add_stats(&mut stats);
         stats
     }
@@ -208,7 +208,7 @@ fn messages_of_all_modes_arrive_over_links_and_relays_and_are_counted() {
         }
         assert!(pair.ends[0].has_data() && !pair.ends[0].is_all_acknowledged());
         assert_eq!(pair.ends[0].has_end_to_end_data(), over != Over::Link);
-        let held = pair.stats(0).send_buffer_bytes;
+        let held = pair.stats(0).buffers.send_bytes;
         assert_eq!(held, bytes + COUNT * MESSAGE_OVERHEAD as u64, "{context}");
         assert!(pair.ends[0].end_to_end_backlog() >= bytes);
         let mut received = Vec::new();
@@ -241,30 +241,42 @@ fn messages_of_all_modes_arrive_over_links_and_relays_and_are_counted() {
         assert_eq!(pair.ends[0].end_to_end_backlog(), 0);
 
         let (own, peers) = (pair.stats(0), pair.stats(1));
-        assert_eq!((own.messages_sent, own.message_bytes_sent), (COUNT, bytes), "{context}");
-        assert_eq!((own.messages_received, own.message_bytes_received), (0, 0));
+        assert_eq!((own.messages.sent, own.messages.bytes_sent), (COUNT, bytes), "{context}");
+        assert_eq!((own.messages.received, own.messages.bytes_received), (0, 0));
         let read: u64 = received.iter().map(|message| message.len() as u64).sum();
-        let counted = (peers.messages_received, peers.message_bytes_received);
+        let counted = (peers.messages.received, peers.messages.bytes_received);
         assert_eq!(counted, (received.len() as u64, read), "{context}");
-        let coded = own.source_packets_sent + own.proactive_packets_sent + own.top_up_packets_sent;
+        let coded = own.coding.source_packets_sent
+            + own.coding.proactive_packets_sent
+            + own.coding.top_up_packets_sent;
         assert_eq!(coded, pair.sent[0], "{context}");
-        assert_eq!(own.code_rate, own.source_packets_sent as f64 / coded as f64, "{context}");
-        assert_eq!(own.send_buffer_bytes, 0, "{context}");
+        assert_eq!(
+            own.coding.code_rate,
+            own.coding.source_packets_sent as f64 / coded as f64,
+            "{context}"
+        );
+        assert_eq!(own.buffers.send_bytes, 0, "{context}");
         let arrived = coded - coded.checked_div(pair.lost).unwrap_or(0);
-        assert_eq!(peers.coded_packets_received, arrived, "{context}");
+        assert_eq!(peers.coding.coded_packets_received, arrived, "{context}");
         if pair.lost > 0 && (is_reliable(mode) || over == Over::Link) {
-            assert!(own.proactive_packets_sent + own.top_up_packets_sent > 0, "{context}");
+            assert!(
+                own.coding.proactive_packets_sent + own.coding.top_up_packets_sent > 0,
+                "{context}"
+            );
         }
         if mode == Mode::Btp {
-            assert_eq!(peers.messages_lost, COUNT - received.len() as u64, "{context}");
+            assert_eq!(peers.messages.lost, COUNT - received.len() as u64, "{context}");
         }
         let (own_events, peers_events) = (pair.events(0), pair.events(1));
         assert!(own_events.contains(&Event::AllAcknowledged), "{context}: {own_events:?}");
         assert!(peers_events.contains(&Event::Readable), "{context}: {peers_events:?}");
         assert!(pair.read(1).is_empty());
-        assert_eq!((own.symbols_polluted, own.packets_malformed, own.packets_refused), (0, 0, 0));
+        assert_eq!(
+            (own.coding.symbols_polluted, own.packets.malformed, own.packets.refused),
+            (0, 0, 0)
+        );
         // What is kept although nothing is to be done is little.
         pair.ends.iter_mut().for_each(LinkSession::trim);
-        assert_eq!((pair.stats(0).send_buffer_bytes, pair.ends[1].receive_buffer_bytes()), (0, 0));
+        assert_eq!((pair.stats(0).buffers.send_bytes, pair.ends[1].receive_buffer_bytes()), (0, 0));
     }
 }

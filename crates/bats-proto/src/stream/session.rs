@@ -13,7 +13,7 @@ use super::outgoing::Outgoing;
 use crate::config::{PeerLimits, TransportConfig};
 use crate::error::{CloseReason, SendError};
 use crate::event::Event;
-use crate::stats::ConnectionStats;
+use crate::stats::{BufferStats, CongestionStats, ConnectionStats, MessageStats};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -263,13 +263,22 @@ impl Session {
         ConnectionStats {
             time: now,
             established: self.established,
-            controller_state: "kernel",
-            messages_sent,
-            message_bytes_sent,
-            messages_received,
-            message_bytes_received,
-            send_buffer_bytes: self.outgoing.bytes_held(),
-            receive_buffer_bytes: self.receive_buffer_bytes() as u64,
+            congestion: CongestionStats {
+                controller_state: "kernel",
+                ..CongestionStats::default()
+            },
+            messages: MessageStats {
+                sent: messages_sent,
+                bytes_sent: message_bytes_sent,
+                received: messages_received,
+                bytes_received: message_bytes_received,
+                ..MessageStats::default()
+            },
+            buffers: BufferStats {
+                send_bytes: self.outgoing.bytes_held(),
+                receive_bytes: self.receive_buffer_bytes() as u64,
+                ..BufferStats::default()
+            },
             ..ConnectionStats::default()
         }
     }

@@ -92,14 +92,14 @@ fn messages_keep_boundaries_and_finish_is_acknowledged() {
     // The peer has acknowledged everything although its application received nothing.
     assert!(pair[0].is_all_acknowledged());
     assert_eq!(events(&mut pair[0]), [Event::Connected, Event::AllAcknowledged]);
-    assert_eq!(pair[0].stats(at(1)).send_buffer_bytes, 0);
+    assert_eq!(pair[0].stats(at(1)).buffers.send_bytes, 0);
     assert!(!pair[1].is_finished());
     for len in lengths {
         assert_eq!(pair[1].recv().unwrap(), vec![len as u8; len]);
     }
     assert_eq!(pair[1].recv(), None);
     assert!(pair[1].is_finished());
-    assert_eq!(pair[1].stats(at(1)).receive_buffer_bytes, 0);
+    assert_eq!(pair[1].stats(at(1)).buffers.receive_bytes, 0);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn unread_messages_block_only_their_direction_at_the_budget() {
         }
         run(&mut pair, at(1));
     }
-    let held = pair[1].stats(at(1)).receive_buffer_bytes;
+    let held = pair[1].stats(at(1)).buffers.receive_bytes;
     assert!(held <= pair[1].incoming.window(), "{held}");
     assert!(held + 200_000 > pair[1].incoming.window(), "{held}");
     // The other direction, receipts and the end mark are not blocked.
@@ -175,7 +175,7 @@ fn empty_messages_consume_credit() {
         }
     }
     run(&mut pair, at(1));
-    assert!(pair[1].stats(at(1)).receive_buffer_bytes <= pair[1].incoming.window());
+    assert!(pair[1].stats(at(1)).buffers.receive_bytes <= pair[1].incoming.window());
 }
 
 #[test]
@@ -434,7 +434,7 @@ proptest! {
         session.receive(at(1), &bytes[..cut]);
         session.receive(at(1), &bytes[cut..]);
         session.transmit(at(1), &mut Vec::new(), 1_000);
-        prop_assert!(session.stats(at(1)).receive_buffer_bytes <= bytes.len() as u64 * 64);
+        prop_assert!(session.stats(at(1)).buffers.receive_bytes <= bytes.len() as u64 * 64);
     }
 }
 

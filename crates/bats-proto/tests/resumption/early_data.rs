@@ -67,10 +67,10 @@ fn early_message_arrives_after_half_a_round_trip_and_its_echo_after_one() {
     world.run(Duration::from_millis(500));
     let (stats, theirs) = (world.stats(CLIENT, handle), world.stats(SERVER, accepted));
     assert!(stats.resumed && theirs.resumed);
-    assert_eq!((stats.early_messages, stats.early_messages_accepted), (1, 1));
-    assert_eq!((stats.messages_sent, theirs.early_messages, theirs.messages_received), (1, 1, 1));
+    assert_eq!((stats.early.messages, stats.early.messages_accepted), (1, 1));
+    assert_eq!((stats.messages.sent, theirs.early.messages, theirs.messages.received), (1, 1, 1));
     // Messages accepted as early data are not retransmitted.
-    assert_eq!(stats.source_packets_sent, 0);
+    assert_eq!(stats.coding.source_packets_sent, 0);
     assert_eq!(world.all(CLIENT, &Event::AllAcknowledged), [handle]);
     // Later message numbers follow the early ones, and the end counts all.
     world.endpoints[CLIENT].send(world.now, handle, message(1, 512)).unwrap();
@@ -79,7 +79,7 @@ fn early_message_arrives_after_half_a_round_trip_and_its_echo_after_one() {
     assert_eq!(world.delivered(), [message(1, 512)]);
     assert!(world.endpoints[SERVER].is_finished(accepted));
     let theirs = world.stats(SERVER, accepted);
-    assert_eq!((theirs.messages_received, theirs.messages_lost), (2, 0));
+    assert_eq!((theirs.messages.received, theirs.messages.lost), (2, 0));
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn early_messages_are_limited_by_bytes_number_and_initial_window() {
     world.run(Duration::from_millis(500));
     assert_eq!(sorted(world.delivered()), expected(20, 300));
     assert_eq!(world.all(CLIENT, &Event::Writable), [handle]);
-    assert_eq!(world.stats(CLIENT, handle).early_messages, 20);
+    assert_eq!(world.stats(CLIENT, handle).early.messages, 20);
     world.end(handle);
 
     // The number of messages is limited, too.
@@ -144,7 +144,7 @@ fn thirty_percent_loss_or_corruption_delivers_messages_once_and_unchanged() {
         });
         let stats = world.stats(CLIENT, handle);
         connected += u32::from(stats.resumed);
-        early += stats.early_messages_accepted;
+        early += stats.early.messages_accepted;
         let len = 100 + 20 * seed as usize % 700;
         // BTP repairs what it can. Each delivered message must be unchanged and delivered once.
         let messages = sorted(world.delivered());
@@ -152,7 +152,7 @@ fn thirty_percent_loss_or_corruption_delivers_messages_once_and_unchanged() {
         once.dedup();
         assert!(once == messages, "seed {seed}: delivered twice");
         assert!(messages.iter().all(|one| expected(8, len).contains(one)), "seed {seed}: changed");
-        assert!(messages.len() as u64 >= stats.early_messages_accepted, "seed {seed}");
+        assert!(messages.len() as u64 >= stats.early.messages_accepted, "seed {seed}");
         arrived += messages.len();
         world.run(Duration::from_millis(100));
         world.end(handle);
@@ -227,7 +227,7 @@ fn replayed_flight_before_the_client_delivers_each_message_once() {
         world.run(Duration::from_millis(500));
         let stats = world.stats(CLIENT, handle);
         assert_eq!(
-            (stats.resumed, stats.early_messages_accepted),
+            (stats.resumed, stats.early.messages_accepted),
             (false, 0),
             "early data was rejected"
         );
@@ -274,7 +274,7 @@ fn rejected_early_data_is_delivered_once_after_the_handshake() {
         world.run(Duration::from_millis(400));
         assert_eq!(sorted(world.delivered()), expected(9, 400), "case {case}");
         let stats = world.stats(CLIENT, handle);
-        assert_eq!((stats.early_messages, stats.early_messages_accepted), (9, 0), "case {case}");
+        assert_eq!((stats.early.messages, stats.early.messages_accepted), (9, 0), "case {case}");
         assert_eq!(stats.resumed, case == 3);
         world.end(handle);
         if case == 2 {
@@ -355,15 +355,15 @@ fn server_limits_early_data_bytes() {
         world.run_with(Duration::from_micros(10), &mut |_, _| true);
         world.all(SERVER, &Event::Accepted)[0]
     };
-    assert_eq!(world.stats(SERVER, accepted).early_packets_refused, 0);
+    assert_eq!(world.stats(SERVER, accepted).early.packets_refused, 0);
     for _ in 0..20 {
         world.inject(SERVER, address(CLIENT), early[1].clone());
     }
-    assert_eq!(world.stats(SERVER, accepted).early_packets_refused, 20);
+    assert_eq!(world.stats(SERVER, accepted).early.packets_refused, 20);
     assert_eq!(world.delivered(), [message(0, 1_100)]);
     world.run(Duration::from_millis(500));
     assert_eq!(world.delivered(), [message(1, 1_100)], "after the handshake");
-    assert_eq!(world.stats(CLIENT, handle).early_messages_accepted, 1);
+    assert_eq!(world.stats(CLIENT, handle).early.messages_accepted, 1);
 }
 
 /// The application of a server sends a long answer to an unvalidated address.
@@ -408,5 +408,5 @@ fn early_data_survives_a_retry() {
     assert_eq!(sorted(world.delivered()), expected(3, 600), "half a round trip after the token");
     world.run(Duration::from_millis(300));
     assert!(world.endpoints[SERVER].endpoint_stats().retries_sent >= 2);
-    assert_eq!(world.stats(CLIENT, handle).early_messages_accepted, 3);
+    assert_eq!(world.stats(CLIENT, handle).early.messages_accepted, 3);
 }

@@ -100,8 +100,11 @@ pub fn figures(cell: &Cell, outcome: &Outcome, optimum: f64) -> Figures {
         stall_s: stall(outcome, first.time),
         first_10s: first_seconds(cell, outcome) / optimum.max(1e-9),
         non_innovative: outcome.receivers.first().and_then(|stats| {
-            let stats = stats.as_ref().filter(|stats| stats.coded_packets_received > 0)?;
-            Some(stats.wasted_packets_received as f64 / stats.coded_packets_received as f64)
+            let stats = stats.as_ref().filter(|stats| stats.coding.coded_packets_received > 0)?;
+            Some(
+                stats.coding.wasted_packets_received as f64
+                    / stats.coding.coded_packets_received as f64,
+            )
         }),
         media_p95_ms: media(cell, outcome),
         transfers: transfers(cell, outcome, last.time),

@@ -157,8 +157,8 @@ fn trace(plan: &Plan) -> Result<(), Failure> {
         crate::print_line(&format!("{cell} {name}, seed {}", job.seed))?;
         let (mut sent, mut failure) = (0, None);
         let mut print = |time: Duration, stats: &ConnectionStats, queue: u64| {
-            let line = line(time, stats, stats.bytes_sent - sent, queue);
-            sent = stats.bytes_sent;
+            let line = line(time, stats, stats.packets.bytes_sent - sent, queue);
+            sent = stats.packets.bytes_sent;
             failure = failure.take().or(crate::print_line(&line).err());
         };
         let figures = plan.run_job(&job, Some(&mut print));
@@ -174,18 +174,18 @@ fn line(time: Duration, stats: &ConnectionStats, sent: u64, queue: u64) -> Strin
     format!(
         "{:7.1} {:<18} cwnd {:>9} inflight {:>9} pace {:>8.3} bw {:>8.3} sent {:>8.3} rtt {:>6.1} min {:>6.1} q {:>7.1} ms loss {:>5.3} own {:>5.3} B {:>4.1} by {:<18} queue {queue}",
         time.as_secs_f64(),
-        stats.controller_state,
-        stats.cwnd_bytes,
-        stats.in_flight_bytes,
-        stats.pacing_bps as f64 * 1e-6,
-        stats.delivery_bps as f64 * 1e-6,
+        stats.congestion.controller_state,
+        stats.congestion.cwnd_bytes,
+        stats.congestion.in_flight_bytes,
+        stats.congestion.pacing_bps as f64 * 1e-6,
+        stats.congestion.delivery_bps as f64 * 1e-6,
         sent as f64 * 8e-5,
-        stats.smoothed_rtt.as_secs_f64() * 1e3,
-        stats.min_rtt.as_secs_f64() * 1e3,
-        stats.queue_delay.as_secs_f64() * 1e3,
-        stats.loss_estimate,
-        stats.own_loss,
-        stats.burst_factor,
-        stats.limited_by,
+        stats.path.smoothed_rtt.as_secs_f64() * 1e3,
+        stats.path.min_rtt.as_secs_f64() * 1e3,
+        stats.path.queue_delay.as_secs_f64() * 1e3,
+        stats.path.loss_estimate,
+        stats.congestion.own_loss,
+        stats.path.burst_factor,
+        stats.congestion.limited_by,
     )
 }

@@ -161,9 +161,9 @@ pub(crate) fn run(arguments: &Btp) -> Result<(), Failure> {
     let mut missed = 0;
     for ((loss, burst, run), outcome) in cells.iter().zip(&outcomes) {
         let [sender, receiver] = &outcome.stats;
-        let source = sender.source_packets_sent.max(1) as f64;
-        let lost = 100.0 * receiver.symbols_lost as f64 / source;
-        let sent = (source + sender.proactive_packets_sent as f64) / source;
+        let source = sender.coding.source_packets_sent.max(1) as f64;
+        let lost = 100.0 * receiver.coding.symbols_lost as f64 / source;
+        let sent = (source + sender.coding.proactive_packets_sent as f64) / source;
         let path = run.path_delay(OVERHEAD);
         let beyond = |percent| {
             let delay = outcome.delays.percentile(percent).unwrap_or_default();
@@ -173,7 +173,7 @@ pub(crate) fn run(arguments: &Btp) -> Result<(), Failure> {
             |mean: Duration| mean.saturating_sub(path).as_secs_f64() / run.interval.as_secs_f64();
         let late = in_intervals(outcome.mean);
         let fastest = in_intervals(outcome.delays.mean_of_shortest(99.0).unwrap_or_default());
-        let repaired = receiver.symbols_repaired.max(1) as f64;
+        let repaired = receiver.coding.symbols_repaired.max(1) as f64;
         let ideal = (*burst <= 1.0).then(|| mean_delay(loss / 100.0, sent, arguments.seed));
         let bounds = bounds(*loss, *burst);
         let verdict = verdict(bounds, [lost, sent, late], ideal, outcome.wrong);
@@ -189,7 +189,7 @@ pub(crate) fn run(arguments: &Btp) -> Result<(), Failure> {
             most(|bounds| bounds.sent, 2),
             1.0 / (1.0 - loss / 100.0),
             most(|bounds| bounds.late, 0),
-            ms(receiver.repair_delay) / repaired,
+            ms(receiver.coding.repair_delay) / repaired,
             beyond(99.0),
             beyond(100.0),
             outcome.wrong,

@@ -66,7 +66,7 @@ fn seconds(samples: &[bats_sim::shared_link::SharedLinkSample]) -> Vec<String> {
         let queue = (b.link.queue_byte_seconds - a.link.queue_byte_seconds) / time / 1e3;
         let flows =
             b.link_bytes.iter().zip(&a.link_bytes).zip(&b.senders).map(|((b, a), sender)| {
-                let state = sender.as_ref().map_or("", |sender| sender.controller_state);
+                let state = sender.as_ref().map_or("", |sender| sender.congestion.controller_state);
                 format!("{:7.1} {state:10}", (b - a) as f64 * 8e-6 / time)
             });
         let flows: Vec<String> = flows.collect();

@@ -56,7 +56,9 @@ impl SwarmConnection {
 
 /// Number of coded packets sent.
 pub(super) fn coded(stats: &ConnectionStats) -> u64 {
-    stats.source_packets_sent + stats.proactive_packets_sent + stats.top_up_packets_sent
+    stats.coding.source_packets_sent
+        + stats.coding.proactive_packets_sent
+        + stats.coding.top_up_packets_sent
 }
 
 impl SwarmConnection {
@@ -98,48 +100,48 @@ impl SwarmConnection {
         let most = own.traffic.sizes.1 as u64;
         let budget = (limits.send_budget as u64).max(MIN_SEND_BUDGET);
         // Repairs may exceed the budget by a quarter.
-        if stats.send_buffer_bytes > budget + budget / 4 + most {
+        if stats.buffers.send_bytes > budget + budget / 4 + most {
             return wrong("the send buffer exceeds its budget");
         }
         let most = peer.traffic.sizes.1 as u64;
         let budget = (limits.receive_budget as u64).max(MIN_RECEIVE_BUDGET);
         // In unreliable modes, complete and incomplete messages have a budget each.
         let budget = if connection.plan.mode.is_reliable() { budget } else { budget * 2 };
-        if stats.receive_buffer_bytes > budget + budget / 10 + most {
+        if stats.buffers.receive_bytes > budget + budget / 10 + most {
             return wrong("the receive buffer exceeds its budget");
         }
-        if stats.packets_malformed > 0 {
+        if stats.packets.malformed > 0 {
             return wrong("an authentic packet was malformed");
         }
         // A packet that arrives after its keys were discarded counts as forged. Relays can delay
         // packets for long while a link is busy or idle, whatever the delays of the links are.
         let may_be_late = stats.key_updates > 0 && (plan.delays() || plan.nodes.is_some());
-        if stats.packets_forged > 0 && !plan.corrupts() && !may_be_late {
+        if stats.packets.forged > 0 && !plan.corrupts() && !may_be_late {
             return wrong("a packet counts as forged, although the network corrupts nothing");
         }
-        if stats.messages_sent != own.model.sent() {
+        if stats.messages.sent != own.model.sent() {
             return wrong("the count of sent messages is wrong");
         }
-        if stats.messages_received < peer.model.delivered() {
+        if stats.messages.received < peer.model.delivered() {
             return wrong("fewer messages are counted than were delivered");
         }
-        let received = stats.messages_received + stats.messages_lost;
+        let received = stats.messages.received + stats.messages.lost;
         if !connection.plan.mode.is_reliable()
             && received > peer.model.sent()
             && !peer.traffic_unknown()
         {
             return wrong("more messages are counted as received or lost than were sent");
         }
-        if stats.wasted_packets_received > stats.coded_packets_received
-            || stats.packets_received > stats.bytes_received
+        if stats.coding.wasted_packets_received > stats.coding.coded_packets_received
+            || stats.packets.received > stats.packets.bytes_received
         {
             return wrong("a counter exceeds the counter of which it is a part");
         }
-        let shares = [stats.loss_estimate, stats.code_rate];
+        let shares = [stats.path.loss_estimate, stats.coding.code_rate];
         if shares.iter().any(|share| !(0.0..=1.0).contains(share)) {
             return wrong("a ratio is not within 0 to 1");
         }
-        if stats.symbols_polluted > 0 {
+        if stats.coding.symbols_polluted > 0 {
             return wrong("symbols count as polluted, although no relay pollutes");
         }
         if own.coded_when_acknowledged.is_some_and(|all| coded(stats) > all) {
@@ -148,24 +150,24 @@ impl SwarmConnection {
         let last = &own.last;
         let counters = |s: &ConnectionStats| {
             [
-                s.bytes_sent,
-                s.packets_sent,
-                s.bytes_received,
-                s.packets_received,
-                s.packets_lost,
-                s.source_packets_sent,
-                s.proactive_packets_sent,
-                s.top_up_packets_sent,
-                s.symbols_decoded,
-                s.messages_sent,
-                s.message_bytes_sent,
-                s.messages_received,
-                s.message_bytes_received,
-                s.messages_expired,
-                s.messages_lost,
-                s.symbols_lost,
+                s.packets.bytes_sent,
+                s.packets.sent,
+                s.packets.bytes_received,
+                s.packets.received,
+                s.packets.lost,
+                s.coding.source_packets_sent,
+                s.coding.proactive_packets_sent,
+                s.coding.top_up_packets_sent,
+                s.coding.symbols_decoded,
+                s.messages.sent,
+                s.messages.bytes_sent,
+                s.messages.received,
+                s.messages.bytes_received,
+                s.messages.expired,
+                s.messages.lost,
+                s.coding.symbols_lost,
                 s.key_updates,
-                s.probe_timeouts,
+                s.congestion.probe_timeouts,
             ]
         };
         if counters(last).iter().zip(counters(stats)).any(|(before, now)| *before > now) {

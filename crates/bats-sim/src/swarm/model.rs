@@ -123,8 +123,8 @@ impl DirectionModel {
             mode if mode.is_reliable() && delivered != sent => {
                 Err(format!("{delivered} of {sent} messages were delivered before the end"))
             }
-            Mode::Btp | Mode::Transparent if delivered + receiver.messages_lost != sent => {
-                let lost = receiver.messages_lost;
+            Mode::Btp | Mode::Transparent if delivered + receiver.messages.lost != sent => {
+                let lost = receiver.messages.lost;
                 Err(format!("{sent} messages sent, {delivered} delivered, {lost} counted as lost"))
             }
             _ => Ok(()),
@@ -134,6 +134,8 @@ impl DirectionModel {
 
 #[cfg(test)]
 mod tests {
+    use bats_proto::MessageStats;
+
     use super::*;
 
     fn model_with_messages(mode: Mode) -> (DirectionModel, Vec<Bytes>) {
@@ -169,7 +171,10 @@ mod tests {
             model.receive(&messages[2]).unwrap();
             model.receive(&messages[0]).unwrap();
             assert!(model.clone().receive(&messages[2]).is_err(), "a duplicate");
-            let stats = |messages_lost| ConnectionStats { messages_lost, ..Default::default() };
+            let stats = |lost| ConnectionStats {
+                messages: MessageStats { lost, ..MessageStats::default() },
+                ..ConnectionStats::default()
+            };
             model.end(&stats(2)).unwrap();
             assert!(model.end(&stats(1)).is_err());
             assert!(model.end(&stats(3)).is_err());

@@ -135,7 +135,7 @@ impl<'a> Run<'a> {
                 report.sent += side.model.sent();
                 report.delivered += side.model.delivered();
                 report.bytes += side.model.bytes();
-                report.path_changes += side.last.path_changes;
+                report.path_changes += side.last.path.changes;
             }
         }
         report
@@ -252,7 +252,7 @@ impl<'a> Run<'a> {
             .connections
             .iter()
             .flat_map(|connection| &connection.sides)
-            .map(|side| left(side) + side.last.send_buffer_bytes);
+            .map(|side| left(side) + side.last.buffers.send_bytes);
         let intervals =
             self.connections.iter().flat_map(|connection| &connection.sides).map(|side| {
                 let left = side.traffic.messages - side.model.sent().min(side.traffic.messages);

@@ -86,22 +86,26 @@ impl Resumption {
         let after = outcome.samples.iter().filter(|sample| sample.time > ended.time);
         let is_answer = |sample: &&Sample| {
             sample.link.delivered > ended.link.delivered
-                && sample.sender.packets_received > ended.sender.packets_received
+                && sample.sender.packets.received > ended.sender.packets.received
         };
         let answer = after.clone().find(is_answer).expect("the peer answers");
         let has_new_data = |sample: &&Sample| sample.delivered > ended.delivered;
         let resumed = after.clone().find(has_new_data).expect("the transfer resumes");
-        let round_trip = answer.sender.min_rtt.max(Transfer::SAMPLE);
+        let round_trip = answer.sender.path.min_rtt.max(Transfer::SAMPLE);
         let first = outcome.at((answer.time + round_trip).as_secs_f64());
-        let packet = f64::from(answer.sender.path_mtu);
+        let packet = f64::from(answer.sender.path.mtu);
         let transported = capacity(link) * 1e6 / 8.0 * (first.time - answer.time).as_secs_f64();
         Self {
             seconds: resumed.time.saturating_sub(answer.time).as_secs_f64(),
-            timeouts: resumed.sender.probe_timeouts.saturating_sub(answer.sender.probe_timeouts),
-            probe_timeout: ended.sender.smoothed_rtt.as_secs_f64() * 2.0 + 0.004,
+            timeouts: resumed
+                .sender
+                .congestion
+                .probe_timeouts
+                .saturating_sub(answer.sender.congestion.probe_timeouts),
+            probe_timeout: ended.sender.path.smoothed_rtt.as_secs_f64() * 2.0 + 0.004,
             sent: first.link.offered - answer.link.offered,
             dropped: first.link.dropped_queue - answer.link.dropped_queue,
-            allowed: (answer.sender.cwnd_bytes as f64 + transported) / packet,
+            allowed: (answer.sender.congestion.cwnd_bytes as f64 + transported) / packet,
         }
     }
 }

@@ -31,7 +31,7 @@ fn all_data_arrive_with_loss_reordering_duplicates_and_corruption() {
         let outcome = run.run();
         assert!(outcome.finished.is_some(), "loss {loss}: {:?} {}", outcome.closed, outcome.bytes);
         assert!(outcome.bytes >= 8 << 20, "loss {loss}");
-        assert_eq!(outcome.receiver.packets_malformed, 0, "loss {loss}");
+        assert_eq!(outcome.receiver.packets.malformed, 0, "loss {loss}");
     }
 }
 
@@ -47,8 +47,8 @@ fn goodput_exceeds_88_per_cent_of_the_capacity_with_little_waste() {
         let share = outcome.goodput(4.0, 10.0) / capacity(&lossy);
         assert!(share > 0.88, "{share:.3} at loss {loss}");
         let receiver = &outcome.receiver;
-        let waste =
-            receiver.wasted_packets_received as f64 / receiver.coded_packets_received as f64;
+        let waste = receiver.coding.wasted_packets_received as f64
+            / receiver.coding.coded_packets_received as f64;
         assert!(waste < 0.03, "{waste:.3} at loss {loss}");
         println!("loss {loss}: {share:.3} of the capacity, waste {waste:.4}");
     }

@@ -46,7 +46,7 @@ fn assert_complete(outcome: &Outcome, what: &str) {
         outcome.bytes
     );
     assert!(outcome.bytes >= TOTAL, "{what}");
-    assert_eq!(outcome.receiver.packets_malformed, 0, "{what}");
+    assert_eq!(outcome.receiver.packets.malformed, 0, "{what}");
 }
 
 #[test]
@@ -55,8 +55,8 @@ fn all_messages_arrive_with_loss_reordering_duplicates_and_corruption() {
         for seed in 1..4 {
             let outcome = transfer(Loss::Iid(loss), seed).run();
             assert_complete(&outcome, &format!("loss {loss}, seed {seed}"));
-            assert!(outcome.receiver.packets_forged > 0, "corrupted packets are counted");
-            assert!(outcome.receiver.packets_replayed > 0, "duplicates are counted");
+            assert!(outcome.receiver.packets.forged > 0, "corrupted packets are counted");
+            assert!(outcome.receiver.packets.replayed > 0, "duplicates are counted");
         }
     }
 }

@@ -40,9 +40,11 @@ fn run(mode: Mode, loss: f64) -> MessagesOutcome {
 /// Fraction of the symbols that neither arrived nor were repaired, and coded packets per symbol.
 fn residual_and_overhead(outcome: &MessagesOutcome) -> (f64, f64) {
     let [sender, receiver] = &outcome.stats;
-    let source = sender.source_packets_sent as f64;
-    let coded = source + sender.proactive_packets_sent as f64 + sender.top_up_packets_sent as f64;
-    (receiver.symbols_lost as f64 / source, coded / source)
+    let source = sender.coding.source_packets_sent as f64;
+    let coded = source
+        + sender.coding.proactive_packets_sent as f64
+        + sender.coding.top_up_packets_sent as f64;
+    (receiver.coding.symbols_lost as f64 / source, coded / source)
 }
 
 #[test]
@@ -70,8 +72,8 @@ fn transparent_mode_sends_each_message_once_without_repairs() {
     let outcome = run(Mode::Transparent, 0.1);
     let [sender, receiver] = &outcome.stats;
     assert_eq!(outcome.wrong, 0);
-    assert_eq!(sender.proactive_packets_sent + sender.top_up_packets_sent, 0);
-    assert_eq!(receiver.symbols_repaired, 0);
-    let arrived = receiver.messages_received as f64 / sender.messages_sent as f64;
+    assert_eq!(sender.coding.proactive_packets_sent + sender.coding.top_up_packets_sent, 0);
+    assert_eq!(receiver.coding.symbols_repaired, 0);
+    let arrived = receiver.messages.received as f64 / sender.messages.sent as f64;
     assert!((0.88..=0.92).contains(&arrived), "{arrived} arrived at a loss of 0.1");
 }

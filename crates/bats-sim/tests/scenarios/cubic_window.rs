@@ -23,7 +23,9 @@ fn the_window_is_back_at_w_max_after_k_seconds() {
     let samples: Vec<(f64, f64)> = outcome
         .samples
         .iter()
-        .map(|sample| (sample.time.as_secs_f64(), sample.sender.cwnd_bytes as f64 / 1_437.0))
+        .map(|sample| {
+            (sample.time.as_secs_f64(), sample.sender.congestion.cwnd_bytes as f64 / 1_437.0)
+        })
         .collect();
     let falls: Vec<usize> =
         (1..samples.len()).filter(|&index| samples[index].1 < samples[index - 1].1 * 0.8).collect();

@@ -20,8 +20,8 @@ fn duplicate_packets_are_counted_and_not_delivered() {
     run.total_bytes = Some(8 << 20);
     let outcome = run.run();
     assert!(outcome.finished.is_some(), "{:?}", outcome.closed);
-    let received = outcome.receiver.packets_received as f64;
-    let share = outcome.receiver.packets_replayed as f64 / received;
+    let received = outcome.receiver.packets.received as f64;
+    let share = outcome.receiver.packets.replayed as f64 / received;
     assert!((0.75..=0.85).contains(&share), "{share} of the packets counted as duplicates");
 }
 
@@ -41,6 +41,6 @@ fn unreliable_messages_are_delivered_once() {
         };
         let outcome = run.run();
         assert_eq!((outcome.wrong, outcome.arrived), (0, 3_000), "{mode:?}");
-        assert_eq!(outcome.stats[1].messages_received, 3_000, "{mode:?}");
+        assert_eq!(outcome.stats[1].messages.received, 3_000, "{mode:?}");
     }
 }

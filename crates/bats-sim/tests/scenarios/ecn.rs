@@ -15,7 +15,10 @@ fn ce_marks_keep_the_queue_below_the_threshold_at_80_per_cent_goodput() {
         let outcome = run.run();
         let efficiency = outcome.goodput(5.0, 15.0) / capacity(&link);
         let queue = outcome.mean_queue(5.0, 15.0);
-        assert!(outcome.at(15.0).sender.ecn_ce > 0, "loss {loss}, seed {seed}: no marks");
+        assert!(
+            outcome.at(15.0).sender.congestion.ecn_ce > 0,
+            "loss {loss}, seed {seed}: no marks"
+        );
         assert!(efficiency >= 0.8, "loss {loss}, seed {seed}: {efficiency}");
         assert!(queue <= threshold as f64, "loss {loss}, seed {seed}: {queue} bytes of queue");
     }

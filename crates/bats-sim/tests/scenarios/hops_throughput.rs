@@ -26,7 +26,7 @@ fn goodput_over_six_lossy_hops_is_close_to_the_bound() {
         let figures = run.figures(&outcome, lossless);
         println!("{figures:?}");
         assert!(figures.share >= goal, "{} of the bound at {loss}", figures.share);
-        assert_eq!(outcome.receiver.symbols_polluted, 0);
+        assert_eq!(outcome.receiver.coding.symbols_polluted, 0);
         check_memory(&outcome);
     }
 }

@@ -15,7 +15,7 @@ fn key_updates_every_64_packets_keep_97_per_cent_of_the_goodput() {
             let mut run = transfer(&link, 8);
             run.transport.key_update_packets = packets;
             let outcome = run.run();
-            assert_eq!(outcome.receiver.packets_forged, 0, "no packet is lost to a key update");
+            assert_eq!(outcome.receiver.packets.forged, 0, "no packet is lost to a key update");
             let updates = outcome.at(8.0).sender.key_updates;
             (outcome.goodput(3.0, 8.0) / capacity(&link), updates)
         };
@@ -49,8 +49,8 @@ fn ten_key_updates_lose_nothing_and_cause_no_gap_of_a_round_trip() {
         let updates = last.sender.key_updates;
         assert!(updates >= 10, "{updates} updates");
         assert_eq!(outcome.receiver.key_updates, updates, "both ends count them");
-        assert_eq!((outcome.bytes, outcome.receiver.packets_forged), (20 << 20, 0));
-        assert_eq!(last.sender.packets_lost, 0, "no packet is lost");
+        assert_eq!((outcome.bytes, outcome.receiver.packets.forged), (20 << 20, 0));
+        assert_eq!(last.sender.packets.lost, 0, "no packet is lost");
         let gap = longest_gap(&outcome, 0.5, end - 0.5);
         println!("seed {seed}: {updates} updates, longest gap {gap:.3} s");
         assert!(gap <= 0.040, "seed {seed}: {gap} s without progress");

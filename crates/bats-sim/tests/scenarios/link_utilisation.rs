@@ -32,10 +32,10 @@ fn lossy_links_are_filled_with_a_short_queue_and_little_waste() {
 fn a_lossless_link_gets_at_most_one_per_cent_repairs() {
     let (_, outcome) = cell(0.0, 20, 100, 5).run();
     let sender = &outcome.samples.last().expect("samples").sender;
-    let repairs = sender.proactive_packets_sent + sender.top_up_packets_sent;
-    println!("{repairs} repairs for {} packets", sender.source_packets_sent);
-    assert!(sender.source_packets_sent > 10_000);
-    assert!(repairs * 100 <= sender.source_packets_sent, "{repairs} repairs");
+    let repairs = sender.coding.proactive_packets_sent + sender.coding.top_up_packets_sent;
+    println!("{repairs} repairs for {} packets", sender.coding.source_packets_sent);
+    assert!(sender.coding.source_packets_sent > 10_000);
+    assert!(repairs * 100 <= sender.coding.source_packets_sent, "{repairs} repairs");
 }
 
 #[test]

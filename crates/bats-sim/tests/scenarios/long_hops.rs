@@ -120,7 +120,7 @@ fn steady_messages(hops: usize, cell: Cell, load: f64, size: usize) -> Delays {
     }
     let now = network.now();
     let link = network.link_connection(0).expect("a link");
-    let bytes = network.node(0).stats(now, link).expect("an open link").bytes_sent;
+    let bytes = network.node(0).stats(now, link).expect("an open link").packets.bytes_sent;
     let expansion = bytes as f64 / (delays.len() * size) as f64;
     // The first quarter has the handshake and the start.
     let mut sorted = delays.split_off(delays.len() / 4);

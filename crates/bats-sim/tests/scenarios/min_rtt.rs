@@ -30,7 +30,7 @@ fn the_minimum_rtt_follows_a_rising_delay_on_a_full_link() {
     let mut run = transfer(&before, 45);
     run.changes = vec![(Duration::from_secs(10), after.clone(), after.clone())];
     let outcome = run.run();
-    let known = |second| outcome.at(second).sender.min_rtt.as_secs_f64();
+    let known = |second| outcome.at(second).sender.path.min_rtt.as_secs_f64();
     assert!((known(9.5) - 0.040).abs() < 0.002, "{}", known(9.5));
     // The old minimum is used for at most 30 s, and the new one contains no queueing delay.
     assert!((known(44.9) - 0.070).abs() < 0.004, "{}", known(44.9));

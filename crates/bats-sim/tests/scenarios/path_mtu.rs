@@ -18,7 +18,7 @@ fn path_mtu_discovery_finds_a_smaller_mtu_and_fills_the_link() {
     for (mtu, loss) in [(1_200, 0.0), (1_300, 0.05), (1_420, 0.0), (1_420, 0.1)] {
         let link = LinkConfig { mtu: Some(mtu), loss: Loss::Iid(loss), ..link(100, 20) };
         let outcome = transfer(&link, 15).run();
-        let found = outcome.at(15.0).sender.path_mtu;
+        let found = outcome.at(15.0).sender.path.mtu;
         assert!(usize::from(found) <= mtu && usize::from(found) + 16 >= mtu, "{mtu}: {found}");
         let efficiency = outcome.goodput(5.0, 15.0) / capacity(&link, found);
         assert!(efficiency >= 0.85, "{mtu} bytes, loss {loss}: {efficiency}");
@@ -31,7 +31,7 @@ fn path_mtu_discovery_reaches_95_per_cent_of_the_mtu_within_seven_round_trips() 
         for seed in 1..4 {
             let mut run = transfer(&LinkConfig { mtu: Some(usize::from(mtu)), ..link(100, 20) }, 1);
             run.seed = seed;
-            let found = run.run().at(7.0 * 0.040).sender.path_mtu;
+            let found = run.run().at(7.0 * 0.040).sender.path.mtu;
             assert!(found <= mtu && found * 20 >= mtu * 19, "{mtu}, seed {seed}: {found}");
         }
     }
@@ -60,14 +60,14 @@ fn a_falling_path_mtu_stops_the_transfer_for_at_most_three_probe_timeouts() {
         run.seed = seed;
         run.changes = vec![(Duration::from_secs(4), after.clone(), before.clone())];
         let outcome = run.run();
-        let found = outcome.at(12.0).sender.path_mtu;
+        let found = outcome.at(12.0).sender.path.mtu;
         let efficiency = outcome.goodput(7.0, 12.0) / capacity(&after, found);
         assert!(found <= 1_300 && efficiency >= 0.85, "{found} bytes, loss {loss}: {efficiency}");
         let change = outcome.since_connected(4.0);
         let stall = stall_after(&outcome, change);
         // With the default acknowledgement delay of RFC 9002.
-        let probe = outcome.at(3.9).sender.smoothed_rtt.as_secs_f64() + 0.025;
-        let timeouts = |time| outcome.at(time).sender.probe_timeouts;
+        let probe = outcome.at(3.9).sender.path.smoothed_rtt.as_secs_f64() + 0.025;
+        let timeouts = |time| outcome.at(time).sender.congestion.probe_timeouts;
         let expired = timeouts(change + 0.5) - timeouts(change);
         println!(
             "loss {loss}, seed {seed}: stall of {stall:.3} s, probe time-out {probe:.3} s, {expired} expired"
@@ -115,7 +115,8 @@ fn a_falling_path_mtu_costs_a_sender_of_little_data_at_most_three_probe_timeouts
             let has_resumed =
                 |s: &&Sample| s.time > settled.time && s.delivered > settled.delivered;
             let resumed = outcome.samples.iter().find(has_resumed).expect("the transfer resumes");
-            let timeouts = resumed.sender.probe_timeouts - begin.sender.probe_timeouts;
+            let timeouts =
+                resumed.sender.congestion.probe_timeouts - begin.sender.congestion.probe_timeouts;
             let case = format!(
                 "{rate} bit/s, {delay} µs, {message} bytes each {interval} µs, loss {loss}"
             );
@@ -125,7 +126,7 @@ fn a_falling_path_mtu_costs_a_sender_of_little_data_at_most_three_probe_timeouts
             // A probe may be lost by chance.
             let most = if loss > 0.0 { 4 } else { 3 };
             assert!(timeouts <= most, "{case}, seed {seed}: {timeouts} probe timeouts");
-            let found = outcome.at(20.0).sender.path_mtu;
+            let found = outcome.at(20.0).sender.path.mtu;
             assert!((1_200..=1_300).contains(&found), "{case}, seed {seed}: {found} bytes");
         }
     }
@@ -148,7 +149,7 @@ fn outages_of_a_full_link_are_no_fall_of_the_mtu() {
                 run.changes.push((end, clear.clone(), clear.clone()));
             }
             let outcome = run.run();
-            let mtus: Vec<_> = outcome.samples.iter().map(|s| s.sender.path_mtu).collect();
+            let mtus: Vec<_> = outcome.samples.iter().map(|s| s.sender.path.mtu).collect();
             let case = format!("{rate} bit/s, {delay} µs, seed {seed}");
             assert!(mtus.is_sorted(), "{case}: {mtus:?}");
             assert!(mtus.last().is_some_and(|&mtu| mtu > 1_400), "{case}: {mtus:?}");
@@ -178,7 +179,7 @@ fn outages_and_bursts_of_losses_are_no_fall_of_the_mtu() {
                 let outcome = run.run();
                 let case =
                     format!("{message} bytes each {interval} µs, losses {is_lossy}, seed {seed}");
-                let mtus: Vec<_> = outcome.samples.iter().map(|s| s.sender.path_mtu).collect();
+                let mtus: Vec<_> = outcome.samples.iter().map(|s| s.sender.path.mtu).collect();
                 assert!(mtus.is_sorted(), "{case}: {mtus:?}");
                 assert!(mtus.last().is_some_and(|&mtu| mtu > 1_400), "{case}: {mtus:?}");
             }
@@ -216,13 +217,13 @@ fn probe_timeouts_back_off_while_only_small_packets_pass() {
             let outcome = run.run();
             let (begin, end) =
                 (outcome.since_connected(4.0), outcome.since_connected(4.0 + length));
-            let timeouts = |time| outcome.at(time).sender.probe_timeouts;
+            let timeouts = |time| outcome.at(time).sender.congestion.probe_timeouts;
             let expired = timeouts(end) - timeouts(begin);
             let case = format!("{rate} bit/s, {delay} µs, loss {loss}, {length} s, seed {seed}");
             let stalled = outcome.at(end).delivered;
             let has_resumed = |s: &&Sample| s.time.as_secs_f64() > end && s.delivered > stalled;
             let resumed = outcome.samples.iter().find(has_resumed).expect("the transfer resumes");
-            let probes = resumed.sender.probe_timeouts - timeouts(end);
+            let probes = resumed.sender.congestion.probe_timeouts - timeouts(end);
             let after = resumed.time.as_secs_f64() - end;
             println!("{case}: {expired} in the fault, {probes} until new data, {after:.3} s");
             // Some at first, until small probes are known to pass alone; then one in at least 64 times 5 ms.
@@ -248,7 +249,7 @@ fn a_raised_mtu_is_found_ten_minutes_after_the_last_search_despite_black_holes()
         change(505, full.clone()),
     ];
     let outcome = run.run();
-    let path_mtu = |at| outcome.at(outcome.since_connected(at)).sender.path_mtu;
+    let path_mtu = |at| outcome.at(outcome.since_connected(at)).sender.path.mtu;
     assert!((1_284..=1_300).contains(&path_mtu(199.0)), "{} bytes", path_mtu(199.0));
     assert_eq!(path_mtu(205.0), 1_200, "the black hole is detected");
     assert_eq!(path_mtu(620.0), 1_472);

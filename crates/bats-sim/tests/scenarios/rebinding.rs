@@ -80,7 +80,7 @@ impl Run {
 
     /// Message bytes that became deliverable.
     fn bytes(&mut self) -> u64 {
-        self.stats().map_or(0, |[_, receiver]| receiver.message_bytes_received)
+        self.stats().map_or(0, |[_, receiver]| receiver.messages.bytes_received)
     }
 
     fn handle_events(&mut self) {
@@ -122,7 +122,7 @@ impl Run {
 
     fn path_changes(&mut self) -> u64 {
         let (now, server) = (self.network.now(), self.server.unwrap());
-        self.network.endpoint(Host::Server).stats(now, server).unwrap().path_changes
+        self.network.endpoint(Host::Server).stats(now, server).unwrap().path.changes
     }
 }
 
@@ -260,20 +260,22 @@ fn move_to(old: &LinkConfig, new: &LinkConfig) -> Moved {
         samples.push(go(&mut run, at(4_000 + number * trip)));
     }
     let rate = |pair: &[[ConnectionStats; 2]]| {
-        let bytes = pair[1][1].message_bytes_received - pair[0][1].message_bytes_received;
+        let bytes = pair[1][1].messages.bytes_received - pair[0][1].messages.bytes_received;
         bytes as f64 * 8e-3 / trip as f64
     };
     let full = samples.windows(2).position(|pair| rate(pair) >= 0.9 * capacity(new));
     let repairs = [0, 2].map(|second| {
         let [a, b] = [second, second + 1].map(|s| &samples[(s * 1_000 / trip) as usize][0]);
-        let of = |s: &ConnectionStats| s.proactive_packets_sent + s.top_up_packets_sent;
-        (of(b) - of(a)) as f64 / (b.source_packets_sent - a.source_packets_sent) as f64
+        let of =
+            |s: &ConnectionStats| s.coding.proactive_packets_sent + s.coding.top_up_packets_sent;
+        (of(b) - of(a)) as f64
+            / (b.coding.source_packets_sent - a.coding.source_packets_sent) as f64
     });
     assert_eq!(run.path_changes(), 1);
     Moved {
         round_trips: full.map_or(f64::INFINITY, |index| (index + 1) as f64),
         repairs,
-        loss: samples[(1_000 / trip) as usize][0].loss_estimate,
+        loss: samples[(1_000 / trip) as usize][0].path.loss_estimate,
     }
 }
 

@@ -24,7 +24,7 @@ fn run(count: usize, loss: f64, recoding: bool, seconds: u64) -> HopsOutcome {
         sum(|s| s.top_ups + s.extras),
         sum(|s| s.non_innovative),
         sum(|s| s.late),
-        outcome.sender.top_up_packets_sent,
+        outcome.sender.coding.top_up_packets_sent,
     );
     outcome
 }
@@ -47,7 +47,10 @@ fn recoding_relays_reach_90_per_cent_of_the_computed_goodput_over_three_lossy_ho
         assert!(relay.top_ups * 12 > relay.forwarded, "relays repair the losses: {relay:?}");
     }
     let sender = &outcome.sender;
-    assert!(sender.top_up_packets_sent * 50 < sender.source_packets_sent, "the ends do not repair");
+    assert!(
+        sender.coding.top_up_packets_sent * 50 < sender.coding.source_packets_sent,
+        "the ends do not repair"
+    );
 }
 
 #[test]

@@ -108,10 +108,10 @@ fn flood(congestion: CongestionAlgorithm, mode: Mode, hops: usize, loss: f64, se
     if let Some(stats) = network.node(0).stats(now, client) {
         // The rate and window are those of the first link, not of a session without congestion
         // control.
-        let pacing = stats.pacing_bps as f64 / (RATE * 1e6);
+        let pacing = stats.congestion.pacing_bps as f64 / (RATE * 1e6);
         assert!((0.3..3.0).contains(&pacing), "{stats:?}");
-        assert!(stats.cwnd_bytes < 2 << 20, "{stats:?}");
-        run.expired = stats.messages_expired;
+        assert!(stats.congestion.cwnd_bytes < 2 << 20, "{stats:?}");
+        run.expired = stats.messages.expired;
     }
     let of_sample = |bytes: &[u64]| (bytes[1] - bytes[0]) as f64 * 8e-6 / SAMPLE.as_secs_f64();
     let rates: Vec<_> = run.delivered.windows(2).map(of_sample).map(|rate| rate as u64).collect();

@@ -42,7 +42,7 @@ fn polluted_symbols_are_counted_discarded_and_repaired() {
         }
     }));
     let outcome = run.run_on(&mut network, |_, _| {});
-    let discarded = outcome.receiver.symbols_polluted;
+    let discarded = outcome.receiver.coding.symbols_polluted;
     let goodput = outcome.goodput();
     println!(
         "{} packets polluted, {discarded} symbols discarded, {goodput:.1} of {honest:.1} Mbit/s",
@@ -66,7 +66,7 @@ fn forged_and_replayed_packets_change_no_relay_state() {
         }
     }));
     let outcome = run.run_on(&mut network, |_, _| {});
-    assert_eq!(outcome.receiver.symbols_polluted, 0);
+    assert_eq!(outcome.receiver.coding.symbols_polluted, 0);
     let now = network.now();
     let before = network.relay_stats(2);
     let remote = "10.0.1.1:4000".parse().expect("an address");

@@ -103,7 +103,7 @@ fn assert_leaves_polluting_path(mode: Mode, all: &[Pollution]) {
                 at_exclusion = Some((time, polluted_count.get()));
             }
         });
-        let discarded = outcome.receiver.symbols_polluted;
+        let discarded = outcome.receiver.coding.symbols_polluted;
         println!(
             "{mode:?} {pollution:?}: {} packets polluted, {discarded} discarded, path left after \
              {at_exclusion:?}, {:.1} of {one_way:.1} Mbit/s",
@@ -144,7 +144,7 @@ fn one_polluted_packet_in_1000_keeps_80_per_cent_of_the_goodput_on_a_single_path
         let polluted = pollute(&mut network, Pollution { recoded: false, every: 1_000 });
         let outcome = run.run_on(&mut network, |_, _| {});
         let share = outcome.goodput() / honest;
-        let discarded = outcome.receiver.symbols_polluted;
+        let discarded = outcome.receiver.coding.symbols_polluted;
         println!(
             "{mode:?}: {} polluted, {discarded} discarded, {share:.3} of the rate",
             polluted.get()

@@ -20,7 +20,7 @@ fn a_slow_reverse_path_carries_the_feedback_of_a_transfer_of_100_mb() {
         // Transmission at the link rate, one one-way delay, and one round trip for the handshake.
         let optimum = BYTES as f64 * 8.0 / (250e6 * (1.0 - loss) * 1_437.0 / 1_514.0) + 0.9;
         assert!(finished <= most * optimum, "loss {loss}: {finished} s, optimum {optimum:.2} s");
-        let feedback = outcome.receiver.bytes_sent as f64 / BYTES as f64;
+        let feedback = outcome.receiver.packets.bytes_sent as f64 / BYTES as f64;
         println!(
             "loss {loss}: {finished:.2} s, {:.2} times the optimum, feedback {feedback:.4}",
             finished / optimum

@@ -52,7 +52,7 @@ fn figures(run: &Messages) -> Figures {
     Figures {
         percentiles: [50.0, 99.0, 99.9].map(percentile),
         arrived: outcome.arrived as f64 / run.count as f64,
-        packets: outcome.stats[0].packets_sent as f64 / (run.count + run.warm_up) as f64,
+        packets: outcome.stats[0].packets.sent as f64 / (run.count + run.warm_up) as f64,
     }
 }
 

@@ -43,7 +43,7 @@ fn a_queue_of_a_few_packets_drops_at_most_eight_per_cent() {
             let scenario = format!(
                 "{before} to {after} Mbit/s, {delay} ms, {queue} bytes, loss {loss}, seed {seed}"
             );
-            let estimate = outcome.at(20.0).sender.delivery_bps as f64 / 1e6;
+            let estimate = outcome.at(20.0).sender.congestion.delivery_bps as f64 / 1e6;
             let lost = outcome.queue_loss(8.0, 20.0);
             let efficiency = outcome.goodput(8.0, 20.0) / capacity(&link(after));
             println!("{scenario}: {estimate:.1} Mbit/s, {lost:.4} dropped, {efficiency:.3}");

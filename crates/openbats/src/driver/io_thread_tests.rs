@@ -66,7 +66,7 @@ fn with_connection(test: impl FnOnce(&mut [Turns<'_>; 2], &Connection)) {
         ready(&mut ends, connection.send(vec![1; 100])).unwrap();
         exchange(&mut ends, 5);
     }
-    assert_eq!(connection.stats().in_flight_bytes, 0);
+    assert_eq!(connection.stats().congestion.in_flight_bytes, 0);
     test(&mut ends, &connection);
     drop((accepted, client, server));
 }
@@ -84,7 +84,7 @@ fn send_and_let_answer(ends: [&mut Turns<'_>; 2], connection: &Connection) -> Ti
         give_turn(server);
         thread::sleep(MS);
     }
-    assert!(connection.stats().in_flight_bytes > 0, "the answer is not read");
+    assert!(connection.stats().congestion.in_flight_bytes > 0, "the answer is not read");
     read_at
 }
 
@@ -101,15 +101,15 @@ fn answers_that_a_leader_has_not_read_are_read_before_a_probe_timeout() {
             if shared.lock().custody.io_has_work(shared.clock.now()) {
                 client.turn(0);
             }
-            if connection.stats().packets_received > before.packets_received {
+            if connection.stats().packets.received > before.packets.received {
                 break;
             }
             thread::sleep(MS);
         }
         shared.lock().custody.hand_back();
         let after = connection.stats();
-        assert!(after.packets_received > before.packets_received, "the answer was read");
-        assert_eq!(after.probe_timeouts, before.probe_timeouts);
+        assert!(after.packets.received > before.packets.received, "the answer was read");
+        assert_eq!(after.congestion.probe_timeouts, before.congestion.probe_timeouts);
     });
 }
 
@@ -126,11 +126,11 @@ fn a_timer_that_expires_after_the_socket_was_read_is_not_handled_before_it_is_re
         let mut guard = shared.lock_socket();
         driver.process(guard.as_mut().unwrap(), &mut incoming, (false, read_at));
         drop(guard);
-        assert_eq!(connection.stats().packets_received, before.packets_received);
-        assert_eq!(connection.stats().probe_timeouts, before.probe_timeouts);
+        assert_eq!(connection.stats().packets.received, before.packets.received);
+        assert_eq!(connection.stats().congestion.probe_timeouts, before.congestion.probe_timeouts);
         give_turn(client);
         let after = connection.stats();
-        assert!(after.packets_received > before.packets_received, "the answer was read");
-        assert_eq!(after.probe_timeouts, before.probe_timeouts);
+        assert!(after.packets.received > before.packets.received, "the answer was read");
+        assert_eq!(after.congestion.probe_timeouts, before.congestion.probe_timeouts);
     });
 }

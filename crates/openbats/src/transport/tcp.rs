@@ -511,9 +511,8 @@ impl Tcp {
 
     pub(crate) fn stats(&self, now: Timestamp, id: u64) -> Option<ConnectionStats> {
         let connection = self.connections.get(&id)?;
-        let (bytes_received, bytes_sent) = connection.tls.bytes();
-        let stats = connection.tls.session().stats(now);
-        let mut stats = ConnectionStats { bytes_received, bytes_sent, ..stats };
+        let mut stats = connection.tls.session().stats(now);
+        (stats.packets.bytes_received, stats.packets.bytes_sent) = connection.tls.bytes();
         #[cfg(target_os = "linux")]
         if let Some(sock_diag) = &self.sock_diag
             && !connection.is_broken

@@ -120,30 +120,30 @@ fn apply(info: &[u8], stats: &mut ConnectionStats) {
         bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
     };
     let segment = number(16);
-    stats.path_mtu = u16::try_from(segment).unwrap_or(u16::MAX);
-    stats.in_flight_bytes = number(24).saturating_mul(segment);
-    stats.smoothed_rtt = Duration::from_micros(number(68));
-    stats.cwnd_bytes = number(80).saturating_mul(segment);
-    stats.packets_lost = number(100);
-    stats.pacing_bps = match long(104) {
+    stats.path.mtu = u16::try_from(segment).unwrap_or(u16::MAX);
+    stats.congestion.in_flight_bytes = number(24).saturating_mul(segment);
+    stats.path.smoothed_rtt = Duration::from_micros(number(68));
+    stats.congestion.cwnd_bytes = number(80).saturating_mul(segment);
+    stats.packets.lost = number(100);
+    stats.congestion.pacing_bps = match long(104) {
         u64::MAX => u64::MAX,
         bytes => bytes.saturating_mul(8),
     };
-    stats.packets_sent = number(136);
-    stats.packets_received = number(140);
-    stats.min_rtt = match number(148) {
+    stats.packets.sent = number(136);
+    stats.packets.received = number(140);
+    stats.path.min_rtt = match number(148) {
         // The kernel has no RTT sample yet.
         0xffff_ffff => Duration::ZERO,
         micros => Duration::from_micros(micros),
     };
     let data_segments = number(156);
-    stats.source_packets_sent = data_segments.saturating_sub(number(100));
-    stats.top_up_packets_sent = number(100);
+    stats.coding.source_packets_sent = data_segments.saturating_sub(number(100));
+    stats.coding.top_up_packets_sent = number(100);
     if data_segments > 0 {
-        stats.loss_estimate = (number(100) as f64 / data_segments as f64).min(1.0);
+        stats.path.loss_estimate = (number(100) as f64 / data_segments as f64).min(1.0);
     }
-    stats.delivery_bps = long(160).saturating_mul(8);
-    stats.ecn_ce = number(196);
+    stats.congestion.delivery_bps = long(160).saturating_mul(8);
+    stats.congestion.ecn_ce = number(196);
 }
 
 #[cfg(test)]
@@ -168,10 +168,13 @@ mod tests {
             for end in [&near, &far] {
                 let mut stats = ConnectionStats::default();
                 diag.fill(end, &mut stats);
-                assert!(stats.cwnd_bytes > 1_000 && stats.path_mtu > 500, "{listen}: {stats:?}");
-                assert!(stats.packets_sent > 0 && stats.packets_received > 0, "{stats:?}");
-                assert!(stats.smoothed_rtt > Duration::ZERO, "{listen}: {stats:?}");
-                assert!(stats.loss_estimate < 0.5, "{stats:?}");
+                assert!(
+                    stats.congestion.cwnd_bytes > 1_000 && stats.path.mtu > 500,
+                    "{listen}: {stats:?}"
+                );
+                assert!(stats.packets.sent > 0 && stats.packets.received > 0, "{stats:?}");
+                assert!(stats.path.smoothed_rtt > Duration::ZERO, "{listen}: {stats:?}");
+                assert!(stats.path.loss_estimate < 0.5, "{stats:?}");
             }
         }
     }

@@ -125,7 +125,9 @@ impl World {
     /// Bytes that each connection sends while the socket takes [`BURSTS`] bursts and all have more to send.
     fn bytes_sent<const N: usize>(&mut self, handles: [Handle; N]) -> [u64; N] {
         let sent = |world: &Self| {
-            handles.map(|handle| world.ends[CLIENT].stats(world.now, handle).unwrap().bytes_sent)
+            handles.map(|handle| {
+                world.ends[CLIENT].stats(world.now, handle).unwrap().packets.bytes_sent
+            })
         };
         let before = sent(self);
         let mut bursts = 0;

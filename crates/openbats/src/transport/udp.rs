@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use bats_proto::session::{Inbox, MESSAGE_OVERHEAD};
 use bats_proto::{
-    ClientConfig, CloseReason, ConnectError, ConnectionStats, Event, Received, SendError,
-    ServerConfig, Timestamp, Transmit, TransportConfig,
+    BufferStats, ClientConfig, CloseReason, CongestionStats, ConnectError, ConnectionStats, Event,
+    PathStats, Received, SendError, ServerConfig, Timestamp, Transmit, TransportConfig,
 };
 use bytes::Bytes;
 
@@ -84,9 +84,12 @@ impl Connection {
         let first = if is_client { Event::Connected } else { Event::Accepted };
         let stats = ConnectionStats {
             established: Some(now),
-            controller_state: "none",
-            pacing_bps: u64::MAX,
-            path_mtu: packet as u16,
+            congestion: CongestionStats {
+                controller_state: "none",
+                pacing_bps: u64::MAX,
+                ..CongestionStats::default()
+            },
+            path: PathStats { mtu: packet as u16, ..PathStats::default() },
             ..ConnectionStats::default()
         };
         Self {
@@ -125,7 +128,7 @@ impl Connection {
             if now <= until {
                 return Some(message);
             }
-            self.stats.messages_expired += 1;
+            self.stats.messages.expired += 1;
         }
         None
     }
@@ -245,17 +248,17 @@ impl Udp {
         }
         connection.active = now;
         let stats = &mut connection.stats;
-        stats.packets_received += 1;
-        stats.bytes_received += datagram.payload.len() as u64;
+        stats.packets.received += 1;
+        stats.packets.bytes_received += datagram.payload.len() as u64;
         let cost = datagram.payload.len() + DATAGRAM_COST;
         if connection.incoming.bytes_held() + cost > RECEIVE_QUEUE
             || self.held + cost > TOTAL_RECEIVE_QUEUE
         {
-            stats.messages_lost += 1;
+            stats.messages.lost += 1;
             return;
         }
-        stats.messages_received += 1;
-        stats.message_bytes_received += datagram.payload.len() as u64;
+        stats.messages.received += 1;
+        stats.messages.bytes_received += datagram.payload.len() as u64;
         self.held += cost;
         connection.incoming.push(Bytes::copy_from_slice(datagram.payload));
         if !core::mem::replace(&mut connection.is_readable_reported, true) {
@@ -302,8 +305,8 @@ impl Udp {
             if let Some(message) = message {
                 connection.active = now;
                 let stats = &mut connection.stats;
-                stats.packets_sent += 1;
-                stats.bytes_sent += message.len() as u64;
+                stats.packets.sent += 1;
+                stats.packets.bytes_sent += message.len() as u64;
                 buffer.extend_from_slice(&message);
                 if connection.was_refused && connection.queued <= SEND_QUEUE / 2 {
                     connection.was_refused = false;
@@ -373,8 +376,8 @@ impl Udp {
             return Err(SendError::Blocked(message));
         }
         connection.queued += cost;
-        connection.stats.messages_sent += 1;
-        connection.stats.message_bytes_sent += message.len() as u64;
+        connection.stats.messages.sent += 1;
+        connection.stats.messages.bytes_sent += message.len() as u64;
         let until = now + deadline.unwrap_or(connection.deadline).min(MAX_DEADLINE);
         connection.outgoing.push_back((message, until));
         self.dirty.insert(id);
@@ -412,8 +415,11 @@ impl Udp {
         let connection = self.connections.get(&id)?;
         Some(ConnectionStats {
             time: now,
-            send_buffer_bytes: connection.queued as u64,
-            receive_buffer_bytes: connection.incoming.bytes_held() as u64,
+            buffers: BufferStats {
+                send_bytes: connection.queued as u64,
+                receive_bytes: connection.incoming.bytes_held() as u64,
+                ..BufferStats::default()
+            },
             ..connection.stats.clone()
         })
     }
@@ -507,7 +513,7 @@ mod tests {
         }
         assert!(udp.held <= TOTAL_RECEIVE_QUEUE);
         let lost = udp.stats(at(0), 11).unwrap();
-        assert!(lost.messages_lost > 0 && lost.packets_received == 200, "{lost:?}");
+        assert!(lost.messages.lost > 0 && lost.packets.received == 200, "{lost:?}");
         (0..13).for_each(|id| udp.close(id));
         events(&mut udp, at(0));
         assert_eq!((udp.held, udp.connection_count()), (0, 0));
@@ -592,7 +598,7 @@ mod tests {
         udp.send(at(0), 0, Bytes::from_static(b"in time"), None).unwrap();
         assert_eq!(events(&mut udp, at(10)), [(0, Event::AllAcknowledged)]);
         let stats = udp.stats(at(10), 0).unwrap();
-        assert_eq!((stats.messages_sent, stats.messages_expired, stats.packets_sent), (2, 1, 1));
+        assert_eq!((stats.messages.sent, stats.messages.expired, stats.packets.sent), (2, 1, 1));
         udp.handle_timeout(at(30_009));
         assert_eq!(events(&mut udp, at(30_009)), []);
         udp.handle_timeout(at(30_010));

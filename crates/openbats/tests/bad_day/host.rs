@@ -47,7 +47,7 @@ pub(crate) fn peer_stopped() {
     let (counted, statistics) = (received.clone(), near.clone());
     thread::spawn(move || {
         loop {
-            counted.store(statistics.stats().packets_received, Ordering::Relaxed);
+            counted.store(statistics.stats().packets.received, Ordering::Relaxed);
             thread::sleep(Duration::from_millis(1));
         }
     });

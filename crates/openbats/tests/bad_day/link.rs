@@ -190,7 +190,7 @@ fn mtu_falls_and_rises(
     raise: &dyn Fn(),
 ) -> Resumed {
     let transfer = Transfer::start(far, addresses.far, sender);
-    let path_mtu = || transfer.sender.stats().path_mtu;
+    let path_mtu = || transfer.sender.stats().path.mtu;
     // The search stops when the bounds are 16 bytes apart.
     let full = 1_500 - addresses.headers();
     wait_until("the path MTU is found", || (full - 16..=full).contains(&path_mtu()));

@@ -83,9 +83,9 @@ impl Timeouts {
         // In this order: a delay between both is taken for one after the timeout.
         let stalled = self.stalls.ended();
         let stats = self.sender.stats();
-        let expired = stats.probe_timeouts - self.before.probe_timeouts;
+        let expired = stats.congestion.probe_timeouts - self.before.congestion.probe_timeouts;
         let [mut unanswered, mut without_data] = self.counts;
-        if stats.packets_received == self.before.packets_received {
+        if stats.packets.received == self.before.packets.received {
             unanswered.look(expired, stalled);
         }
         without_data.look(expired, stalled);
@@ -296,7 +296,7 @@ impl Transfer {
 
     /// Waits until more data arrives, and counts the probe timeouts that expire before.
     pub(crate) fn resume(&self, mut timeouts: Timeouts) -> Resumed {
-        let rtt = self.sender.stats().smoothed_rtt;
+        let rtt = self.sender.stats().path.smoothed_rtt;
         let received = self.received.load(Ordering::Relaxed);
         wait_until("the transfer resumes", || {
             // Timers that expire after the data arrived belong to the transfer that follows.

@@ -127,7 +127,7 @@ fn links_leave_from_the_address_that_they_are_given() {
     let (from, to) = world.session(&near, &far, Mode::Brtp);
     transfer(from, to, 40, 100_000);
     for status in near.links().list() {
-        let sent = status.stats.unwrap().bytes_sent;
+        let sent = status.stats.unwrap().packets.bytes_sent;
         assert!(sent > 20_000, "each of the links is used, {} for {sent} bytes", status.id);
     }
 }

@@ -62,7 +62,7 @@ fn btp_messages_cross_lossy_relays_and_all_are_accounted_for() {
         received += 1;
     }
     finishing.join().unwrap();
-    assert_eq!(received + to.stats().messages_lost, MESSAGES);
+    assert_eq!(received + to.stats().messages.lost, MESSAGES);
     assert!(received >= MESSAGES * 9 / 10, "{received} of {MESSAGES}");
 }
 

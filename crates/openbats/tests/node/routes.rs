@@ -108,7 +108,7 @@ fn backup_link_takes_over_while_the_first_one_is_silent() {
     let routes = RouteSet::new().to(id(1), links[0].id()).backup(id(1), links[1].id(), 1);
     near.routes().replace(routes).unwrap();
     far.routes().replace(RouteSet::new().to(id(0), world.print(0))).unwrap();
-    let bytes = |index: usize| links[index].status().unwrap().stats.unwrap().bytes_sent;
+    let bytes = |index: usize| links[index].status().unwrap().stats.unwrap().packets.bytes_sent;
 
     let (from, to) = world.session(&near, &far, Mode::Brtp);
     let before = [bytes(0), bytes(1)];

@@ -214,24 +214,24 @@ impl DataStream {
         }
         let stats = connection.stats();
         let path = PathState {
-            delivery_bps: stats.delivery_bps,
-            rtt: stats.smoothed_rtt,
-            sent_bytes: stats.bytes_sent.saturating_sub(stats.in_flight_bytes),
+            delivery_bps: stats.congestion.delivery_bps,
+            rtt: stats.path.smoothed_rtt,
+            sent_bytes: stats.packets.bytes_sent.saturating_sub(stats.congestion.in_flight_bytes),
         };
         // What the path delivers in 50 ms, in addition to the data in flight.
-        let short_term = stats.delivery_bps / 8 / 20;
+        let short_term = stats.congestion.delivery_bps / 8 / 20;
         let is_reliable = connection.mode().is_reliable();
         let backlog_limit = if is_reliable {
-            (2 * stats.cwnd_bytes).saturating_add(short_term).max(MIN_BACKLOG)
+            (2 * stats.congestion.cwnd_bytes).saturating_add(short_term).max(MIN_BACKLOG)
         } else {
             // The buffer contains no data in flight, and messages that wait longer expire. The
             // first rates are guesses: do not queue more than has been sent so far.
             short_term.min(path.sent_bytes)
         };
-        let awaits_ack = is_reliable && stats.send_buffer_bytes > 0;
+        let awaits_ack = is_reliable && stats.buffers.send_bytes > 0;
         SendState {
-            is_backlogged: stats.send_buffer_bytes > backlog_limit,
-            peer_packets: awaits_ack.then_some(stats.packets_received),
+            is_backlogged: stats.buffers.send_bytes > backlog_limit,
+            peer_packets: awaits_ack.then_some(stats.packets.received),
             path,
         }
     }
@@ -282,7 +282,7 @@ impl DataStream {
     /// Message bytes received, if the transport is OpenBATS.
     pub(crate) fn bytes_received(&self) -> Option<u64> {
         match self {
-            Self::Bats { connection, .. } => Some(connection.stats().message_bytes_received),
+            Self::Bats { connection, .. } => Some(connection.stats().messages.bytes_received),
             Self::Tcp(_) | Self::Udp(_) => None,
         }
     }
@@ -301,7 +301,7 @@ impl DataStream {
         match self {
             Self::Bats { connection, .. } if !connection.mode().is_reliable() => {
                 let stats = connection.stats();
-                Some(stats.messages_received.saturating_add(stats.messages_lost))
+                Some(stats.messages.received.saturating_add(stats.messages.lost))
             }
             Self::Udp(data_stream) => data_stream.messages_sent_by_peer(),
             _ => None,
@@ -321,7 +321,7 @@ impl DataStream {
 /// Bytes of messages that have not arrived as far as known. The send buffer also counts what the
 /// messages need in addition, so it can hold more than was handed over.
 fn undelivered(stats: &openbats::ConnectionStats) -> u64 {
-    stats.send_buffer_bytes.min(stats.message_bytes_sent)
+    stats.buffers.send_bytes.min(stats.messages.bytes_sent)
 }
 
 /// Waits for the end as long as there is progress.
@@ -346,8 +346,8 @@ fn finish(connection: &Connection) -> Result<()> {
         let now = clock.elapsed();
         // Under heavy loss the peer can report innovative packets for long before a message is
         // complete.
-        if waiting < min_waiting || stats.packets_received > packets_received {
-            (min_waiting, packets_received) = (waiting.min(min_waiting), stats.packets_received);
+        if waiting < min_waiting || stats.packets.received > packets_received {
+            (min_waiting, packets_received) = (waiting.min(min_waiting), stats.packets.received);
             last_progress = now;
         }
         if now - last_progress > DRAIN_STALL_TIMEOUT || now > DRAIN_TIMEOUT {
@@ -375,11 +375,10 @@ mod tests {
     #[test]
     fn undelivered_bytes_never_exceed_sent_bytes() {
         let of = |send_buffer_bytes: u64, message_bytes_sent: u64| {
-            undelivered(&openbats::ConnectionStats {
-                send_buffer_bytes,
-                message_bytes_sent,
-                ..openbats::ConnectionStats::default()
-            })
+            let mut stats = openbats::ConnectionStats::default();
+            stats.buffers.send_bytes = send_buffer_bytes;
+            stats.messages.bytes_sent = message_bytes_sent;
+            undelivered(&stats)
         };
         assert_eq!((of(1_200, 1_000), of(300, 1_000), of(0, 0)), (1_000, 300, 0));
     }

@@ -141,7 +141,7 @@ impl Peers {
     pub(super) fn progress(&self) -> u64 {
         let taken = self.subscribers.iter().map(|one| one.taken.load(Ordering::Acquire));
         let buffered = self.channels.iter().map(|channel| match channel {
-            Channel::Session(connection) => connection.stats().send_buffer_bytes,
+            Channel::Session(connection) => connection.stats().buffers.send_bytes,
             Channel::Datagrams { .. } => 0,
         });
         taken.chain(buffered).fold(0, u64::wrapping_add)
@@ -313,12 +313,12 @@ impl Peers {
                     "{}: {} bytes in the send buffer, {} in flight, {} packets sent, {} lost, RTT \
                      {:.3} ms, {} messages expired",
                     self.name_of(index),
-                    stats.send_buffer_bytes,
-                    stats.in_flight_bytes,
-                    stats.packets_sent,
-                    stats.packets_lost,
-                    stats.smoothed_rtt.as_secs_f64() * 1e3,
-                    stats.messages_expired
+                    stats.buffers.send_bytes,
+                    stats.congestion.in_flight_bytes,
+                    stats.packets.sent,
+                    stats.packets.lost,
+                    stats.path.smoothed_rtt.as_secs_f64() * 1e3,
+                    stats.messages.expired
                 ));
             }
         }

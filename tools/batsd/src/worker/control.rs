@@ -339,22 +339,22 @@ fn status(worker: &Worker) -> Value {
 
 fn traffic(stats: &ConnectionStats) -> Value {
     json!({
-        "rtt_ms": stats.smoothed_rtt.as_secs_f64() * 1e3,
-        "loss": stats.loss_estimate,
-        "code_rate": stats.code_rate,
-        "delivery_bps": stats.delivery_bps,
-        "cwnd_bytes": stats.cwnd_bytes,
-        "in_flight_bytes": stats.in_flight_bytes,
-        "send_buffer_bytes": stats.send_buffer_bytes,
-        "limited_by": stats.limited_by,
-        "bytes_sent": stats.bytes_sent,
-        "bytes_received": stats.bytes_received,
-        "packets_sent": stats.packets_sent,
-        "packets_received": stats.packets_received,
-        "packets_lost": stats.packets_lost,
-        "messages_sent": stats.messages_sent,
-        "messages_received": stats.messages_received,
-        "mtu": stats.path_mtu,
+        "rtt_ms": stats.path.smoothed_rtt.as_secs_f64() * 1e3,
+        "loss": stats.path.loss_estimate,
+        "code_rate": stats.coding.code_rate,
+        "delivery_bps": stats.congestion.delivery_bps,
+        "cwnd_bytes": stats.congestion.cwnd_bytes,
+        "in_flight_bytes": stats.congestion.in_flight_bytes,
+        "send_buffer_bytes": stats.buffers.send_bytes,
+        "limited_by": stats.congestion.limited_by,
+        "bytes_sent": stats.packets.bytes_sent,
+        "bytes_received": stats.packets.bytes_received,
+        "packets_sent": stats.packets.sent,
+        "packets_received": stats.packets.received,
+        "packets_lost": stats.packets.lost,
+        "messages_sent": stats.messages.sent,
+        "messages_received": stats.messages.received,
+        "mtu": stats.path.mtu,
     })
 }
 
@@ -571,17 +571,17 @@ fn metrics(worker: &Worker) -> String {
     let is_up =
         |link: &LinkStatus| Some(f64::from(u8::from(link.state == openbats::node::LinkState::Up)));
     family("link_up", "gauge", "Whether the link is established and answers.", of_links(&is_up));
-    let rtt = of_stats(|stats| stats.smoothed_rtt.as_secs_f64());
+    let rtt = of_stats(|stats| stats.path.smoothed_rtt.as_secs_f64());
     family("link_rtt_seconds", "gauge", "Smoothed RTT.", rtt);
     family(
         "link_loss_ratio",
         "gauge",
         "Estimate of the loss.",
-        of_stats(|stats| stats.loss_estimate),
+        of_stats(|stats| stats.path.loss_estimate),
     );
-    let sent = of_stats(|stats| stats.bytes_sent as f64);
+    let sent = of_stats(|stats| stats.packets.bytes_sent as f64);
     family("link_sent_bytes", "gauge", "Bytes sent since the link was established.", sent);
-    let received = of_stats(|stats| stats.bytes_received as f64);
+    let received = of_stats(|stats| stats.packets.bytes_received as f64);
     family(
         "link_received_bytes",
         "gauge",
@@ -601,7 +601,7 @@ fn metrics(worker: &Worker) -> String {
     family("session_up", "gauge", "Whether the session is open.", lanes().map(open).collect());
     let code_rate = lanes().filter_map(|(labels, lane)| {
         let session = lock(&lane.session).clone()?;
-        Some((labels, session.stats().code_rate))
+        Some((labels, session.stats().coding.code_rate))
     });
     let help = "Source symbols per coded packet sent.";
     family("session_code_rate", "gauge", help, code_rate.collect());

@@ -27,14 +27,14 @@ fn packets_are_refused_without_memory_and_the_session_ends_after_30_seconds() {
     }
     let held = pair.ends[1].receive_buffer_bytes();
     assert!(taken > 20 && held <= 128 << 10 && held > 32 << 10, "{taken} packets, {held} bytes");
-    assert_eq!(pair.stats(1).packets_refused, 1);
+    assert_eq!(pair.stats(1).packets.refused, 1);
     let later = pair.now + Duration::from_secs(30);
     assert_eq!(pair.ends[1].may_take_packet(pair.now + MS * 29_999), Ok(false));
     let Err(SessionFailure::Memory(missing)) = pair.ends[1].may_take_packet(later) else {
         panic!("refused for too long")
     };
     assert!(missing > 0 && missing < 100 << 10, "{missing} bytes");
-    assert_eq!(pair.stats(1).packets_refused, 3);
+    assert_eq!(pair.stats(1).packets.refused, 3);
     let demand = pair.ends[1].memory_demand().expect("it is established");
     assert!((300_000..500_000).contains(&demand), "the rest of the message, too: {demand}");
     pair.ends[1].set_memory(later, 1 << 20, false, RTT.smoothed);
@@ -56,7 +56,7 @@ fn an_application_that_does_not_read_is_no_lack_of_memory() {
             }
         }
     }
-    assert!(pair.stats(1).packets_refused > 0);
+    assert!(pair.stats(1).packets.refused > 0);
     assert_eq!(pair.ends[1].may_take_packet(pair.now + Duration::from_secs(60)), Ok(false));
     assert!(pair.read(1).len() > 20);
 }
@@ -77,7 +77,7 @@ fn the_oldest_messages_are_dropped_for_newer_ones_in_modes_with_deadlines() {
     }
     let before = pair.stats(1);
     assert_eq!(
-        before.messages_received, 0,
+        before.messages.received, 0,
         "dropped messages are not received, not even until then"
     );
     let read = pair.read(1);
@@ -87,8 +87,8 @@ fn the_oldest_messages_are_dropped_for_newer_ones_in_modes_with_deadlines() {
     let kept = newest.len() as u16;
     assert!(kept > 100 && kept < 4_000, "{kept} messages");
     assert_eq!(newest, (5_000 - kept..5_000).collect::<Vec<_>>());
-    assert_eq!(stats.messages_received, u64::from(kept));
-    assert_eq!(stats.messages_lost, u64::from(5_000 - kept));
+    assert_eq!(stats.messages.received, u64::from(kept));
+    assert_eq!(stats.messages.lost, u64::from(5_000 - kept));
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn malformed_packets_and_frames_of_a_link_violate_the_protocol() {
         let kind = if mode == Mode::Brctp { PacketKind::Repair } else { PacketKind::Source };
         let result = pair.ends[1].on_coded(pair.now, kind, &[1], RTT);
         assert!(matches!(result, Err(SessionFailure::Violation(_))), "{mode:?}: {result:?}");
-        assert_eq!(pair.stats(1).packets_malformed, 1, "{mode:?}");
+        assert_eq!(pair.stats(1).packets.malformed, 1, "{mode:?}");
     }
     let mut pair = Pair::of_mode(Mode::Brtp, Over::Link);
     // A symbol whose first byte is no type of frame.
@@ -198,7 +198,7 @@ fn missing_symbols_are_awaited_until_the_deadline_after_the_end() {
     assert!(pair.ends[1].is_finished());
     assert_eq!(pair.ends[1].next_timeout(true), None);
     let stats = pair.stats(1);
-    assert_eq!((stats.messages_lost, stats.symbols_lost), (1, 2));
+    assert_eq!((stats.messages.lost, stats.coding.symbols_lost), (1, 2));
     pair.ends[1].update_application(&CAPACITY);
     assert_eq!(pair.events(1), [Event::Readable], "the end can be read");
 }
@@ -246,10 +246,10 @@ fn early_messages_are_delivered_once_and_their_numbers_limited() {
     assert!(server.take_early(&datagram(last - 1, b"last")).is_ok());
     assert!(server.take_early(&[99]).is_err());
     let stats = pair.stats(1);
-    assert_eq!((stats.early_messages, stats.messages_received), (3, 0));
-    assert_eq!(stats.message_bytes_received, 11);
+    assert_eq!((stats.early.messages, stats.messages.received), (3, 0));
+    assert_eq!(stats.messages.bytes_received, 11);
     assert_eq!(pair.read(1), [&b"two"[..], b"zero", b"last"]);
-    assert_eq!(pair.stats(1).messages_received, 3);
+    assert_eq!(pair.stats(1).messages.received, 3);
     let mut reliable = Pair::of_mode(Mode::Brtp, Over::Link);
     assert!(reliable.ends[1].take_early(&datagram(0, b"x")).is_err());
 }
@@ -269,7 +269,7 @@ fn channels_carry_bytes_in_addition_to_messages_and_count_as_data() {
     pair.ends[0].on_channel_used();
     pair.send(0, b"a message");
     assert!(pair.ends[0].has_data() && !pair.ends[0].is_all_acknowledged());
-    assert!(pair.stats(0).send_buffer_bytes >= data.len() as u64 + 9);
+    assert!(pair.stats(0).buffers.send_bytes >= data.len() as u64 + 9);
     let (mut received, mut accepted, mut events) = (Vec::new(), None, Vec::new());
     for step in 0..100 {
         pair.step();
@@ -277,7 +277,7 @@ fn channels_carry_bytes_in_addition_to_messages_and_count_as_data() {
         if step == 20 {
             let held = pair.ends[1].receive_buffer_bytes();
             assert!(held >= data.len(), "{held} bytes are not read");
-            assert!(pair.stats(1).receive_buffer_bytes >= data.len() as u64);
+            assert!(pair.stats(1).buffers.receive_bytes >= data.len() as u64);
         }
         if step < 30 {
             continue;
@@ -298,7 +298,7 @@ fn channels_carry_bytes_in_addition_to_messages_and_count_as_data() {
     let own_events = pair.events(0);
     assert!(own_events.contains(&Event::AllAcknowledged), "{own_events:?}");
     assert!(pair.ends[0].is_all_acknowledged() && !pair.ends[0].has_data());
-    assert_eq!(pair.stats(0).send_buffer_bytes, 0);
+    assert_eq!(pair.stats(0).buffers.send_bytes, 0);
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn a_polluted_symbol_is_reported_repaired_and_its_first_link_blamed() {
         // The fourth packet took the second link. A block took both.
         assert_eq!(blamed, if mode == Mode::Brtp { vec![1] } else { vec![] });
         let stats = pair.stats(1);
-        assert!(stats.symbols_polluted > 0, "{mode:?}");
+        assert!(stats.coding.symbols_polluted > 0, "{mode:?}");
         assert_eq!(pair.read(1).len(), 30, "{mode:?}");
         let events = pair.events(1);
         let detected = events.iter().filter(|event| **event == Event::PollutionDetected);
@@ -56,15 +56,18 @@ fn source_symbols_are_checked_on_arrival_after_the_first_pollution() {
     let (mut pair, packets) = with_packets(Mode::Brtp, 1, 10);
     let sources: Vec<_> = packets.iter().filter(|(kind, _)| *kind == PacketKind::Source).collect();
     pair.hand_over(1, PacketKind::Source, &polluted(&sources[0].1)).expect("one is tolerated");
-    assert_eq!(pair.stats(1).symbols_polluted, 1);
-    let decoded = pair.stats(1).symbols_decoded;
+    assert_eq!(pair.stats(1).coding.symbols_polluted, 1);
+    let decoded = pair.stats(1).coding.symbols_decoded;
     pair.hand_over(1, PacketKind::Source, &polluted(&sources[2].1)).expect("one is tolerated");
-    assert_eq!((pair.stats(1).symbols_polluted, pair.stats(1).symbols_decoded), (2, decoded));
+    assert_eq!(
+        (pair.stats(1).coding.symbols_polluted, pair.stats(1).coding.symbols_decoded),
+        (2, decoded)
+    );
     // The authentic symbol arrives later, and the one before is repaired by its source.
     for number in [2, 0, 1] {
         pair.hand_over(1, PacketKind::Source, &sources[number].1).expect("they are authentic");
     }
-    assert_eq!(pair.stats(1).symbols_polluted, 2);
+    assert_eq!(pair.stats(1).coding.symbols_polluted, 2);
     assert!(pair.read(1).len() >= 2);
 }
 
@@ -104,7 +107,7 @@ fn malformed_packets_from_relays_count_as_polluted() {
         let mut pair = Pair::of_mode(mode, Over::Relays(1));
         assert_eq!(pair.ends[1].on_coded(pair.now, PacketKind::Repair, &[1], RTT), Ok(()));
         let stats = pair.stats(1);
-        assert_eq!((stats.packets_malformed, stats.symbols_polluted), (1, 1), "{mode:?}");
+        assert_eq!((stats.packets.malformed, stats.coding.symbols_polluted), (1, 1), "{mode:?}");
         let forged = SessionFrame::SymbolPolluted(3);
         assert_eq!(pair.ends[1].on_frame(pair.now, forged), Ok(()));
         assert_eq!(pair.ends[1].take_polluting_link(), None);
@@ -116,7 +119,7 @@ fn malformed_packets_from_relays_count_as_polluted() {
 fn reports_of_symbols_that_were_never_sent_are_cut() {
     for mode in [Mode::Brtp, Mode::Brctp] {
         let (mut pair, _) = with_packets(mode, 1, 10);
-        let held = pair.stats(0).send_buffer_bytes;
+        let held = pair.stats(0).buffers.send_bytes;
         let entry = |first, span| crate::wire::rank::RankEntry { first, span, missing: span };
         let report = RankFeedback {
             decoded_below: 0,
@@ -128,7 +131,7 @@ fn reports_of_symbols_that_were_never_sent_are_cut() {
         };
         let frame = SessionFrame::Rank(report, PATH);
         assert_eq!(pair.ends[0].on_frame(pair.now, frame), Ok(()), "{mode:?}");
-        assert_eq!(pair.stats(0).send_buffer_bytes, held, "{mode:?}");
+        assert_eq!(pair.stats(0).buffers.send_bytes, held, "{mode:?}");
     }
 }
 
@@ -138,9 +141,12 @@ fn links_of_a_path_give_the_rate_and_the_round_trip() {
         let (mut pair, packets) = with_packets(Mode::Brtp, links, 3);
         assert!(!packets.is_empty());
         let stats = pair.stats(0);
-        assert_eq!(stats.controller_state, "links");
-        assert_eq!(stats.cwnd_bytes, rate * smoothed / 1_000, "{links} links");
-        assert_eq!((stats.pacing_bps, stats.delivery_bps), (8 * rate, 8 * rate));
+        assert_eq!(stats.congestion.controller_state, "links");
+        assert_eq!(stats.congestion.cwnd_bytes, rate * smoothed / 1_000, "{links} links");
+        assert_eq!(
+            (stats.congestion.pacing_bps, stats.congestion.delivery_bps),
+            (8 * rate, 8 * rate)
+        );
         let view = pair.ends[0].transport.view(&PathView { burst_factor: 3.0, ..PATH });
         assert_eq!((view.rate_bytes_per_second, view.burst_factor), (rate, 1.0));
         assert_eq!(view.smoothed_rtt, MS * smoothed as u32);

@@ -38,7 +38,7 @@ fn messages_are_refused_beyond_the_window_until_it_is_free_again() {
         assert_eq!(accepted, (2_usize << 20).div_ceil(charged(LEN)), "{mode:?}");
         let refused = pair.ends[0].send(pair.now, Bytes::from(vec![1; LEN]), None, &capacity);
         assert!(matches!(refused, Err(SendError::Blocked(message)) if message.len() == LEN));
-        assert_eq!(pair.stats(0).messages_sent, accepted as u64, "{mode:?}");
+        assert_eq!(pair.stats(0).messages.sent, accepted as u64, "{mode:?}");
         assert!(pair.events(0).is_empty());
         let mut step = 0;
         while !pair.events(0).contains(&Event::Writable) {
@@ -137,7 +137,7 @@ fn messages_expire_after_their_deadline_or_the_default_and_free_space() {
         let at = pair.now + MS * after as u32;
         pair.ends[0].handle_timeout(at, &PATH);
         pair.ends[0].on_nothing_sent(|| small);
-        (pair.stats(0).messages_expired, pair.events(0))
+        (pair.stats(0).messages.expired, pair.events(0))
     };
     assert_eq!(expired(&mut pair, 50), (0, vec![]));
     assert_eq!(expired(&mut pair, 51), (1, vec![]));
@@ -145,7 +145,7 @@ fn messages_expire_after_their_deadline_or_the_default_and_free_space() {
     assert_eq!(expired(&mut pair, 201), (3, vec![Event::Writable]));
     let at = pair.now + MS * 1_001;
     assert!(pair.ends[0].next_coded(at, 1_440, &PATH, &mut Vec::new()).is_none());
-    assert_eq!(pair.stats(0).messages_expired, 4);
+    assert_eq!(pair.stats(0).messages.expired, 4);
     assert!(pair.ends[0].is_all_acknowledged());
 }
 
@@ -191,12 +191,12 @@ fn early_messages_that_were_not_accepted_are_sent_with_their_numbers() {
     pair.ends[0].on_early_refused(40);
     assert!(pair.ends[0].notifications.awaits_space());
     let stats = pair.stats(0);
-    assert_eq!((stats.messages_sent, stats.message_bytes_sent, stats.early_messages), (3, 60, 3));
+    assert_eq!((stats.messages.sent, stats.messages.bytes_sent, stats.early.messages), (3, 60, 3));
     let expires = pair.now + MS * 500;
     let messages: Vec<_> =
         [10, 20, 30].map(|len| (Bytes::from(vec![len; len.into()]), expires)).into();
     pair.ends[0].resend_unaccepted_early(messages, 1);
-    assert_eq!(pair.stats(0).early_messages_accepted, 1);
+    assert_eq!(pair.stats(0).early.messages_accepted, 1);
     // The server has got the first one, and so takes none with its number.
     pair.ends[1].record_early(0b1);
     for _ in 0..20 {
@@ -206,7 +206,7 @@ fn early_messages_that_were_not_accepted_are_sent_with_their_numbers() {
     pair.ends[0].finish().expect("it is open");
     pair.step();
     assert!(pair.ends[1].is_finished(), "all three are accounted for");
-    assert_eq!(pair.stats(1).messages_lost, 0);
+    assert_eq!(pair.stats(1).messages.lost, 0);
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn an_unaccepted_early_message_that_is_too_long_now_counts_as_expired() {
     pair.ends[0].resend_unaccepted_early(messages, 0);
     (0..5).for_each(|_| pair.step());
     assert_eq!(pair.read(1), [vec![10; 10], vec![15; 15]]);
-    assert_eq!(pair.stats(0).messages_expired, 1);
+    assert_eq!(pair.stats(0).messages.expired, 1);
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn feedback_is_read_within_its_budget() {
     let mut pair = Pair::of_mode(Mode::Brtp, Over::Link);
     pair.send(0, &[7; 40_000]);
     while pair.next(0).is_some() {}
-    let symbols = pair.stats(0).source_packets_sent;
+    let symbols = pair.stats(0).coding.source_packets_sent;
     let report = RankFeedback {
         decoded_below: symbols,
         seen_end: symbols,

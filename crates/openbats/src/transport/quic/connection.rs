@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use bats_proto::crypto::describe_alert;
 use bats_proto::stream::Session;
-use bats_proto::{CloseReason, ConnectionStats, SendError, Timestamp};
+use bats_proto::{
+    CloseReason, CongestionStats, ConnectionStats, PacketStats, PathStats, SendError, Timestamp,
+};
 use bats_types::STUCK_TIMER;
 use bytes::Bytes;
 use quinn_proto::{
@@ -352,19 +354,28 @@ impl Connection {
         let path = quic.path;
         let fraction = |part: u64, of: u64| if of == 0 { 0.0 } else { part as f64 / of as f64 };
         let mut stats = ConnectionStats {
-            controller_state: self.controller.state(),
-            cwnd_bytes: path.cwnd,
-            pacing_bps: u64::MAX,
-            delivery_bps: window_rate(path.cwnd, path.rtt),
-            smoothed_rtt: path.rtt,
-            min_rtt: path.min_rtt,
-            loss_estimate: fraction(path.lost_packets, path.sent_packets).min(1.0),
-            path_mtu: path.current_mtu,
-            bytes_sent: quic.udp_tx.bytes,
-            packets_sent: quic.udp_tx.datagrams,
-            bytes_received: quic.udp_rx.bytes,
-            packets_received: quic.udp_rx.datagrams,
-            packets_lost: path.lost_packets,
+            congestion: CongestionStats {
+                controller_state: self.controller.state(),
+                cwnd_bytes: path.cwnd,
+                pacing_bps: u64::MAX,
+                delivery_bps: window_rate(path.cwnd, path.rtt),
+                ..CongestionStats::default()
+            },
+            path: PathStats {
+                smoothed_rtt: path.rtt,
+                min_rtt: path.min_rtt,
+                loss_estimate: fraction(path.lost_packets, path.sent_packets).min(1.0),
+                mtu: path.current_mtu,
+                ..PathStats::default()
+            },
+            packets: PacketStats {
+                bytes_sent: quic.udp_tx.bytes,
+                sent: quic.udp_tx.datagrams,
+                bytes_received: quic.udp_rx.bytes,
+                received: quic.udp_rx.datagrams,
+                lost: path.lost_packets,
+                ..PacketStats::default()
+            },
             ..self.session.stats(now)
         };
         if let Some(datagrams) = &self.datagrams {

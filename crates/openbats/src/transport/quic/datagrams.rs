@@ -267,14 +267,14 @@ impl Datagrams {
     }
 
     pub(super) fn add_to(&self, stats: &mut ConnectionStats) {
-        stats.messages_sent += self.counters.messages_sent;
-        stats.message_bytes_sent += self.counters.bytes_sent;
-        stats.messages_received += self.counters.messages_received;
-        stats.message_bytes_received += self.counters.bytes_received;
-        stats.messages_expired += self.counters.expired;
-        stats.messages_lost += self.counters.overflowed;
-        stats.send_buffer_bytes += self.queued as u64;
-        stats.receive_buffer_bytes += self.receive_buffer_bytes() as u64;
+        stats.messages.sent += self.counters.messages_sent;
+        stats.messages.bytes_sent += self.counters.bytes_sent;
+        stats.messages.received += self.counters.messages_received;
+        stats.messages.bytes_received += self.counters.bytes_received;
+        stats.messages.expired += self.counters.expired;
+        stats.messages.lost += self.counters.overflowed;
+        stats.buffers.send_bytes += self.queued as u64;
+        stats.buffers.receive_bytes += self.receive_buffer_bytes() as u64;
     }
 }
 

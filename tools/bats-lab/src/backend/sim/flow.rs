@@ -82,23 +82,23 @@ pub(super) struct SenderState {
 impl From<&ConnectionStats> for SenderState {
     fn from(stats: &ConnectionStats) -> Self {
         Self {
-            cwnd_bytes: match stats.cwnd_bytes as f64 {
+            cwnd_bytes: match stats.congestion.cwnd_bytes as f64 {
                 bytes if bytes >= NO_WINDOW => f64::NAN,
                 bytes => bytes,
             },
-            smoothed_rtt_ms: stats.smoothed_rtt.as_secs_f64() * 1e3,
-            delivery_bps: stats.delivery_bps as f64,
-            pacing_bps: match stats.pacing_bps {
+            smoothed_rtt_ms: stats.path.smoothed_rtt.as_secs_f64() * 1e3,
+            delivery_bps: stats.congestion.delivery_bps as f64,
+            pacing_bps: match stats.congestion.pacing_bps {
                 u64::MAX => f64::NAN,
                 rate => rate as f64,
             },
-            loss_percent: stats.loss_estimate * 100.0,
-            in_flight_bytes: stats.in_flight_bytes as f64,
-            queue_delay_ms: stats.queue_delay.as_secs_f64() * 1e3,
-            own_loss_percent: stats.own_loss * 100.0,
-            controller_state: stats.controller_state,
-            limited_by: stats.limited_by,
-            packets: (stats.packets_sent, stats.packets_lost),
+            loss_percent: stats.path.loss_estimate * 100.0,
+            in_flight_bytes: stats.congestion.in_flight_bytes as f64,
+            queue_delay_ms: stats.path.queue_delay.as_secs_f64() * 1e3,
+            own_loss_percent: stats.congestion.own_loss * 100.0,
+            controller_state: stats.congestion.controller_state,
+            limited_by: stats.congestion.limited_by,
+            packets: (stats.packets.sent, stats.packets.lost),
         }
     }
 }
@@ -245,8 +245,8 @@ impl Flow {
             return false;
         }
         stats().is_some_and(|stats| {
-            let limit = stats.delivery_bps as f64 / 8.0 * MAX_BACKLOG.as_secs_f64();
-            stats.send_buffer_bytes as f64 > limit
+            let limit = stats.congestion.delivery_bps as f64 / 8.0 * MAX_BACKLOG.as_secs_f64();
+            stats.buffers.send_bytes as f64 > limit
         })
     }
 
@@ -585,7 +585,7 @@ impl Run<'_> {
                 .server
                 .filter(|_| flow.config.transport.is_reliable())
                 .and_then(|handle| self.simulation.endpoint(pair, End::Server)?.stats(now, handle))
-                .map(|stats| stats.message_bytes_received);
+                .map(|stats| stats.messages.bytes_received);
             let delivered = partial.unwrap_or(flow.received_bytes);
             flow.outcome.samples.push(FlowSample { at, delivered, jitter: flow.jitter, sender });
         }

@@ -142,9 +142,10 @@ async fn send_in_channels(lane: &Lane, session: &Session) -> String {
 /// what the first links send in one of them.
 fn excess(session: &Session, unsent: u64) -> Option<Duration> {
     let stats = session.stats();
-    let bytes_per_second = stats.delivery_bps.max(1) as f64 / 8.0;
+    let bytes_per_second = stats.congestion.delivery_bps.max(1) as f64 / 8.0;
     let least = (bytes_per_second * LEAST_UNSENT.1.as_secs_f64()) as u64;
-    let limit = (stats.cwnd_bytes.saturating_mul(ROUND_TRIPS)).max(LEAST_UNSENT.0).max(least);
+    let limit =
+        (stats.congestion.cwnd_bytes.saturating_mul(ROUND_TRIPS)).max(LEAST_UNSENT.0).max(least);
     let excess = unsent.checked_sub(limit)?;
     let wait = Duration::try_from_secs_f64(excess as f64 / bytes_per_second);
     Some(wait.unwrap_or(LOOK_AGAIN.1).clamp(LOOK_AGAIN.0, LOOK_AGAIN.1))
