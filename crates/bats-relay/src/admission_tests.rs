@@ -58,7 +58,7 @@ fn policy_of_a_link_limits_transit_sources_and_destinations() {
         assert_eq!(sends(&mut relay, LINK_DOWN, 1), transits, "{policy:?}");
         assert_eq!(receive(&mut relay, to_relay, 1), arrives, "{policy:?}");
         let refused = u64::from(!transits) + u64::from(!arrives);
-        assert_eq!(relay.stats().refused, refused, "{policy:?}");
+        assert_eq!(relay.stats().dropped.refused, refused, "{policy:?}");
         let flows = u64::from(transits) + u64::from(arrives);
         assert_eq!(relay.stats().flows, flows, "no state for what is refused");
     }
@@ -130,7 +130,7 @@ fn waiting_reports_of_missing_routes_are_limited() {
         let kind = PacketKind::Source;
         assert!(relay.on_packet(now, LINK_UP, &view(1_000_000, 20), kind, &payload).is_none());
     }
-    assert_eq!(relay.stats().unroutable, 4_000);
+    assert_eq!(relay.stats().dropped.unroutable, 4_000);
     let reported = core::iter::from_fn(|| relay.pop_event()).count();
     assert_eq!(reported, 1_024);
 }

@@ -75,40 +75,12 @@ pub struct RelayStats {
     pub delivered: u64,
     /// End-to-end packets sent, including repetitions.
     pub opaque_sent: u64,
-    /// Dropped: non-innovative coded packets.
-    pub non_innovative: u64,
-    /// Dropped: packets of batches that are complete or given up.
-    pub late: u64,
-    /// Dropped: malformed headers.
-    pub malformed: u64,
-    /// Dropped: no route to the destination.
-    pub unroutable: u64,
     /// NO_ROUTE packets sent to the sources of packets without a route.
     pub no_route_sent: u64,
-    /// Dropped: the packet would return to the link that it came from, or claims this node as its
-    /// source.
-    pub looped: u64,
-    /// Dropped: the policy of the link that they came over does not allow them.
-    pub refused: u64,
-    /// Dropped: end-to-end packets beyond the rate of the link that they came over. Other packets are held
-    /// back instead.
-    pub rate_limited: u64,
-    /// Dropped: hop limit reached.
-    pub hop_limit: u64,
-    /// Dropped: repeated end-to-end packets.
-    pub repeated: u64,
-    /// Dropped: a queue was full, an end-to-end packet waited too long in one, or there were too
-    /// many flows.
-    pub overflowed: u64,
-    /// Batches whose packets were freed for lack of memory before the next node reported them. They
-    /// were forwarded, but not repaired here.
-    pub batches_unrepaired: u64,
-    /// Batches dropped for lack of memory before all their packets were sent.
-    pub batches_dropped: u64,
-    /// Batches given up because no packets of them arrived within the time-out.
-    pub batches_expired: u64,
-    /// Batches that reached [`MAX_RECODED`].
-    pub batches_capped: u64,
+    /// Packets dropped, by reason.
+    pub dropped: RelayDropStats,
+    /// Batches that were not forwarded or repaired completely.
+    pub batches: RelayBatchStats,
     /// Number of times that a link was demoted because most of its packets were non-innovative.
     pub links_demoted: u64,
     /// Number of paths marked as polluting.
@@ -119,6 +91,53 @@ pub struct RelayStats {
     pub flows_expired: u64,
     /// Flows removed because a timer stayed due after it was handled: a defect.
     pub flows_stuck: u64,
+    /// Memory of all flows.
+    pub memory: RelayMemoryStats,
+}
+
+/// Packets that a relay dropped, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelayDropStats {
+    /// Non-innovative coded packets.
+    pub non_innovative: u64,
+    /// Packets of batches that are complete or given up.
+    pub late: u64,
+    /// Malformed headers.
+    pub malformed: u64,
+    /// No route to the destination.
+    pub unroutable: u64,
+    /// The packet would return to the link that it came from, or claims this node as its source.
+    pub looped: u64,
+    /// The policy of the link that they came over does not allow them.
+    pub refused: u64,
+    /// End-to-end packets beyond the rate of the link that they came over. Other packets are held
+    /// back instead.
+    pub rate_limited: u64,
+    /// Hop limit reached.
+    pub hop_limit: u64,
+    /// Repeated end-to-end packets.
+    pub repeated: u64,
+    /// A queue was full, an end-to-end packet waited too long in one, or there were too many flows.
+    pub overflowed: u64,
+}
+
+/// Batches that a relay did not forward or repair completely.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelayBatchStats {
+    /// Batches whose packets were freed for lack of memory before the next node reported them. They
+    /// were forwarded, but not repaired here.
+    pub unrepaired: u64,
+    /// Batches dropped for lack of memory before all their packets were sent.
+    pub dropped: u64,
+    /// Batches given up because no packets of them arrived within the time-out.
+    pub expired: u64,
+    /// Batches that reached [`MAX_RECODED`].
+    pub capped: u64,
+}
+
+/// Memory that the flows of a relay take, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RelayMemoryStats {
     /// Bytes of batch state, without payloads.
     pub state_bytes: u64,
     /// Bytes of payloads held now.

@@ -47,17 +47,17 @@ impl Relay {
         self.stats.received = self.stats.received.saturating_add(1);
         let mut reader = Reader::new(payload);
         let Some(header) = FlowHeader::decode(&mut reader) else {
-            self.stats.malformed = self.stats.malformed.saturating_add(1);
+            self.stats.dropped.malformed = self.stats.dropped.malformed.saturating_add(1);
             return None;
         };
         let payload = reader.rest();
         let (key, here) = (header.key, header.key.destination == self.config.node);
         if key.source == self.config.node {
-            self.stats.looped = self.stats.looped.saturating_add(1);
+            self.stats.dropped.looped = self.stats.dropped.looped.saturating_add(1);
             return None;
         }
         if !self.links.get(&link).is_some_and(|state| state.policy.allows(key, here)) {
-            self.stats.refused = self.stats.refused.saturating_add(1);
+            self.stats.dropped.refused = self.stats.dropped.refused.saturating_add(1);
             return None;
         }
         if !here {
@@ -66,13 +66,13 @@ impl Relay {
             if !has_next_hop {
                 let leads_back = self.routes(key.destination).next().is_some();
                 match leads_back {
-                    true => self.stats.looped = self.stats.looped.saturating_add(1),
+                    true => self.stats.dropped.looped = self.stats.dropped.looped.saturating_add(1),
                     false => self.on_unroutable(now, key, kind, payload),
                 }
                 return None;
             }
             if header.hop_limit == 0 {
-                self.stats.hop_limit = self.stats.hop_limit.saturating_add(1);
+                self.stats.dropped.hop_limit = self.stats.dropped.hop_limit.saturating_add(1);
                 return None;
             }
         }
@@ -103,7 +103,7 @@ impl Relay {
             return true;
         }
         if self.flows.len() >= MAX_FLOWS || self.state >= self.config.total_bytes {
-            self.stats.overflowed += 1;
+            self.stats.dropped.overflowed += 1;
             return false;
         }
         let mix = u64::from(key.flow) << 32 | u64::from(key.source.0);
@@ -164,13 +164,13 @@ impl Relay {
     ) -> bool {
         let Some(flow) = self.flows.get_mut(&header.key) else { return false };
         if flow.duplicates.is_duplicate(payload) {
-            self.stats.repeated = self.stats.repeated.saturating_add(1);
+            self.stats.dropped.repeated = self.stats.dropped.repeated.saturating_add(1);
             return false;
         }
         if !here {
             let limit = self.limit_of(link);
             if !self.limits.accepts(now, limit, payload.len()) {
-                self.stats.rate_limited = self.stats.rate_limited.saturating_add(1);
+                self.stats.dropped.rate_limited = self.stats.dropped.rate_limited.saturating_add(1);
                 return false;
             }
             let next = self.route(header.key.destination);
@@ -198,7 +198,7 @@ impl Relay {
         if link.opaque.push(now, header, payload) {
             self.ready.insert(id);
         } else {
-            self.stats.overflowed = self.stats.overflowed.saturating_add(1);
+            self.stats.dropped.overflowed = self.stats.dropped.overflowed.saturating_add(1);
         }
     }
 
@@ -222,7 +222,7 @@ impl Relay {
         let header = CodingHeader::decode(kind, &mut reader);
         let symbol = reader.rest();
         let (Some(header), false) = (header, symbol.is_empty()) else {
-            self.stats.malformed = self.stats.malformed.saturating_add(1);
+            self.stats.dropped.malformed = self.stats.dropped.malformed.saturating_add(1);
             return false;
         };
         if !self.config.recoding {
@@ -247,7 +247,7 @@ impl Relay {
         let is_over_one_link = flow.over_all_links.is_none();
         let inbound = flow.inbound.entry(link).or_default();
         if self.state >= self.config.total_bytes && !inbound.holds(space, wire_batch) {
-            self.stats.overflowed = self.stats.overflowed.saturating_add(1);
+            self.stats.dropped.overflowed = self.stats.dropped.overflowed.saturating_add(1);
             return false;
         }
         let (batch, arrival) = inbound.on_packet(now, space, wire_batch, &vector, &view);
@@ -263,11 +263,12 @@ impl Relay {
         match arrival {
             Arrival::Innovative => {}
             Arrival::NonInnovative => {
-                self.stats.non_innovative = self.stats.non_innovative.saturating_add(1);
+                self.stats.dropped.non_innovative =
+                    self.stats.dropped.non_innovative.saturating_add(1);
                 link_state.non_innovative = link_state.non_innovative.saturating_add(1);
             }
             Arrival::Late => {
-                self.stats.late = self.stats.late.saturating_add(1);
+                self.stats.dropped.late = self.stats.dropped.late.saturating_add(1);
                 link_state.non_innovative = link_state.non_innovative.saturating_add(1);
             }
         }
@@ -311,7 +312,7 @@ impl Relay {
         let longest = links.map(|link| batch_timeout(&link.view)).max().unwrap_or_default();
         let over_all_links = flow.over_all_links.get_or_insert_default();
         let is_new = over_all_links.is_innovative(now, *space, *batch, vector, longest);
-        self.stats.non_innovative += u64::from(!is_new);
+        self.stats.dropped.non_innovative += u64::from(!is_new);
         is_new
     }
 
@@ -329,12 +330,12 @@ impl Relay {
         let most = usize::try_from(queues.sum::<u64>()).unwrap_or(usize::MAX).max(MIN_FLOW_BYTES);
         let most = memory_limit(self.config.total_bytes, self.bytes - held).min(most);
         if held + cost > most {
-            self.stats.overflowed += 1;
+            self.stats.dropped.overflowed += 1;
             return;
         }
         flow.unrecoded.push_back(Unrecoded { kind, hop_limit, limit, bytes: payload.to_vec() });
         self.bytes += cost;
-        self.stats.bytes_peak = self.stats.bytes_peak.max(self.bytes as u64);
+        self.stats.memory.bytes_peak = self.stats.memory.bytes_peak.max(self.bytes as u64);
         activate(&mut self.links, &mut self.ready, key, flow);
     }
 
@@ -351,11 +352,11 @@ impl Relay {
         let Some(outbound) = flow.outbound.get_mut(&link) else { return };
         let others = self.bytes - outbound.bytes();
         if !outbound.add(now, coded, &mut self.stats) {
-            self.stats.non_innovative += 1;
+            self.stats.dropped.non_innovative += 1;
         }
         outbound.shed(memory_limit(self.config.total_bytes, others), &mut self.stats);
         self.bytes = others + outbound.bytes();
-        self.stats.bytes_peak = self.stats.bytes_peak.max(self.bytes as u64);
+        self.stats.memory.bytes_peak = self.stats.memory.bytes_peak.max(self.bytes as u64);
         activate(&mut self.links, &mut self.ready, key, flow);
     }
 

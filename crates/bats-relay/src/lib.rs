@@ -69,7 +69,7 @@ use bats_wire::varint::Writer;
 
 pub use config::{
     MAX_FLOWS, MAX_NON_INNOVATIVE, MAX_OPAQUE, MAX_RECODED, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW,
-    RelayConfig, RelayStats,
+    RelayBatchStats, RelayConfig, RelayDropStats, RelayMemoryStats, RelayStats,
 };
 use inbound::{Inbound, OverAllLinks, report_interval};
 pub use link_view::{LinkId, LinkView};
@@ -278,8 +278,11 @@ impl Relay {
     pub fn stats(&self) -> RelayStats {
         RelayStats {
             flows: self.flows.len() as u64,
-            bytes_held: self.bytes as u64,
-            state_bytes: self.state as u64,
+            memory: RelayMemoryStats {
+                bytes_held: self.bytes as u64,
+                state_bytes: self.state as u64,
+                ..self.stats.memory
+            },
             ..self.stats
         }
     }
@@ -373,7 +376,7 @@ impl Relay {
     ) -> Option<PacketKind> {
         let state = self.links.get_mut(&link)?;
         let pulled = state.opaque.pull(now, view, out);
-        self.stats.overflowed += state.opaque.take_expired();
+        self.stats.dropped.overflowed += state.opaque.take_expired();
         pulled?.encode(&mut Writer::new(out))?;
         state.coded_turn = true;
         self.stats.opaque_sent += 1;

@@ -87,13 +87,13 @@ fn polluting_path_is_left_and_its_packets_move() {
     let (mut out, view) = (Vec::new(), LinkView::default());
     let first = links_in_use(&relay)[0];
     assert!(relay.pull(NOW, first, &view, 1, &mut out).is_some());
-    let held = relay.stats().bytes_held;
+    let held = relay.stats().memory.bytes_held;
     assert!(!relay.mark_polluting(NOW, KEY.destination, UP), "not a path to the node");
     assert!(!relay.mark_polluting(NOW, NodeId(9), first), "no path to that node");
     assert!(relay.mark_polluting(NOW, KEY.destination, first));
     assert!(!relay.mark_polluting(NOW, KEY.destination, first), "marked already");
     let other = if first == DOWN { OTHER } else { DOWN };
-    assert_eq!((links_in_use(&relay), relay.stats().bytes_held), (vec![other], held));
+    assert_eq!((links_in_use(&relay), relay.stats().memory.bytes_held), (vec![other], held));
     assert_eq!(relay.pop_event(), Some(RelayEvent::PollutingPath(first, KEY.destination)));
     assert!(relay.pull(NOW, first, &view, 2, &mut out).is_none());
     let sent = (1..40).filter(|&n| relay.pull(NOW, other, &view, n, &mut out).is_some()).count();
@@ -137,13 +137,13 @@ fn batch_state_is_bounded_and_freed() {
         }
     }
     let stats = relay.stats();
-    assert!(stats.overflowed > 5_000 && stats.state_bytes >= 1 << 20, "{stats:?}");
+    assert!(stats.dropped.overflowed > 5_000 && stats.memory.state_bytes >= 1 << 20, "{stats:?}");
     // Known flows continue with the batches that they have.
-    let before = stats.overflowed;
+    let before = stats.dropped.overflowed;
     push(&mut relay, UP, FlowKey { flow: 99_999, ..KEY }, 1);
-    assert_eq!(relay.stats().overflowed, before + 1, "a new flow is refused");
+    assert_eq!(relay.stats().dropped.overflowed, before + 1, "a new flow is refused");
     push(&mut relay, UP, FlowKey { flow: 0, ..KEY }, 1);
-    assert_eq!(relay.stats().overflowed, before + 1);
+    assert_eq!(relay.stats().dropped.overflowed, before + 1);
     relay.handle_timeout(NOW + relay.config.idle_timeout);
     assert_eq!((relay.flows.len(), relay.state, relay.bytes), (0, 0, 0));
     push(&mut relay, UP, KEY, 1);

@@ -156,7 +156,7 @@ fn undelivered_packets_of_a_failed_link_move_to_another() {
             packet.extend(symbol(number));
             relay.send_coded(now, KEY, LINK_UP, PacketKind::Source, &packet);
         }
-        let held = relay.stats().bytes_held;
+        let held = relay.stats().memory.bytes_held;
         let mut out = Vec::new();
         let seen = view(10_000_000, 20);
         assert!(relay.pull(now, LINK_UP, &seen, 1, &mut out).is_some(), "sent, and lost");
@@ -166,14 +166,14 @@ fn undelivered_packets_of_a_failed_link_move_to_another() {
         } else {
             relay.set_view(now, LINK_UP, &LinkView { alive: false, ..seen });
         }
-        assert_eq!(relay.stats().bytes_held, held);
+        assert_eq!(relay.stats().memory.bytes_held, held);
         let mut forwarded = 0;
         for number in 2..20 {
             forwarded += u64::from(relay.pull(now, LINK_DOWN, &seen, number, &mut out).is_some());
         }
         assert_eq!(forwarded, 5, "all five, including the one in flight");
         relay.handle_timeout(now + Duration::from_secs(400));
-        assert_eq!(relay.stats().bytes_held, 0);
+        assert_eq!(relay.stats().memory.bytes_held, 0);
     }
 }
 

@@ -63,5 +63,5 @@ fn no_answer_to_answers_and_coded_packets() {
     packet.extend([0; 40]);
     relay.on_packet(START, LINK_UP, &LinkView::default(), PacketKind::Source, &packet);
     assert_eq!(next(&mut relay, START), None);
-    assert_eq!((relay.stats().unroutable, relay.stats().no_route_sent), (2, 0));
+    assert_eq!((relay.stats().dropped.unroutable, relay.stats().no_route_sent), (2, 0));
 }

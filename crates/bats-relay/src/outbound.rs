@@ -204,7 +204,7 @@ impl Outbound {
         let mut unsent = 0;
         while self.batches[coded.space as usize].len() > MAX_BATCHES {
             if let Some((_, mut oldest)) = self.batches[coded.space as usize].pop_first() {
-                stats.batches_dropped += u64::from(oldest.is_unsent());
+                stats.batches.dropped += u64::from(oldest.is_unsent());
                 unsent += oldest.unsent();
                 self.bytes -= oldest.free();
             }
@@ -229,7 +229,7 @@ impl Outbound {
                 let Some(recoder) = &batch.recoder else { continue };
                 let spent = batch.recoded.saturating_add(batch.sent_rows as u16);
                 if spent >= MAX_RECODED && !batch.is_unsent() {
-                    stats.batches_unrepaired += 1;
+                    stats.batches.unrepaired += 1;
                     continue;
                 }
                 for (vector, payload) in recoder.received() {
@@ -273,9 +273,9 @@ impl Outbound {
                         continue;
                     }
                     if batch.is_unsent() {
-                        stats.batches_dropped += 1;
+                        stats.batches.dropped += 1;
                     } else {
-                        stats.batches_unrepaired += 1;
+                        stats.batches.unrepaired += 1;
                     }
                     // Unsent packets must not count as sent.
                     unsent += batch.unsent();
@@ -438,7 +438,7 @@ impl Outbound {
         out.truncate(start + written + len);
         batch.recoded += 1;
         batch.covered += 1;
-        stats.batches_capped += u64::from(batch.recoded == MAX_RECODED);
+        stats.batches.capped += u64::from(batch.recoded == MAX_RECODED);
         if self.feedback {
             batch.in_flight.push_back((number, now));
         }
@@ -611,7 +611,7 @@ impl Outbound {
             if batch.rank() == 0 || batch.is_unsent() || batch.changed + batch_timeout > now {
                 continue;
             }
-            stats.batches_expired += u64::from(batch.outstanding() > 0);
+            stats.batches.expired += u64::from(batch.outstanding() > 0);
             self.bytes -= batch.free();
             batch.freed_rank = batch.freed_rank.min(batch.reported);
         }

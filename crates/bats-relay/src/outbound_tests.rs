@@ -84,7 +84,7 @@ fn unreported_batch_is_given_up_exactly_after_its_timeout() {
         assert!(hop.pull(NOW).is_some() && hop.pull(NOW).is_some());
         hop.check(now);
         let (bytes, expired) = ((held + 1) * row_bytes(LEN), 2 - held as u64);
-        assert_eq!((hop.out.bytes(), hop.stats.batches_expired), (bytes, expired));
+        assert_eq!((hop.out.bytes(), hop.stats.batches.expired), (bytes, expired));
         assert_eq!(hop.out.holds(Space::Repair, 5), held > 0);
         assert!(hop.out.holds(Space::Source, 4));
         // Progress of the next node keeps a batch for longer.
@@ -93,7 +93,7 @@ fn unreported_batch_is_given_up_exactly_after_its_timeout() {
         assert_eq!(hop.pull_all(NOW), 2);
         hop.report(NOW + NANOSECOND, &report(100));
         hop.check(now);
-        assert_eq!(hop.stats.batches_expired, 0);
+        assert_eq!(hop.stats.batches.expired, 0);
     }
 }
 
@@ -221,7 +221,7 @@ fn packets_are_freed_until_the_limit_is_reached() {
         let holds = [0, 1, 2, 3].map(|batch| hop.out.holds(Space::Source, batch));
         assert_eq!(holds, held.map(|rows| rows > 0), "limit {limit}");
         assert_eq!(hop.out.bytes(), held.iter().sum::<usize>() * row);
-        let counted = (hop.stats.batches_unrepaired, hop.stats.batches_dropped);
+        let counted = (hop.stats.batches.unrepaired, hop.stats.batches.dropped);
         assert_eq!(counted, (unrepaired, dropped), "limit {limit}");
     }
 }
@@ -241,7 +241,7 @@ fn recoded_packets_in_idle_slots_cover_the_expected_losses() {
         (0..16).for_each(|index| assert!(hop.add(NOW, Space::Source, 0, index)));
         assert_eq!(hop.pull_all(NOW), 16 + extras, "{loss}");
         assert_eq!((hop.stats.forwarded, hop.stats.extras), (16, extras as u64));
-        assert_eq!(hop.stats.batches_capped, u64::from(extras == usize::from(MAX_RECODED)));
+        assert_eq!(hop.stats.batches.capped, u64::from(extras == usize::from(MAX_RECODED)));
     }
 }
 
@@ -303,9 +303,9 @@ fn oldest_batch_is_dropped_beyond_the_limit_of_batches() {
         }
         (0..sent).for_each(|_| assert!(hop.pull(NOW).is_some()));
         let bytes = MAX_BATCHES * row_bytes(LEN);
-        assert_eq!((hop.out.bytes(), hop.stats.batches_dropped), (bytes, 0));
+        assert_eq!((hop.out.bytes(), hop.stats.batches.dropped), (bytes, 0));
         assert!(hop.add(NOW, Space::Source, MAX_BATCHES as u64, 0));
-        assert_eq!((hop.out.bytes(), hop.stats.batches_dropped), (bytes, 1 - sent));
+        assert_eq!((hop.out.bytes(), hop.stats.batches.dropped), (bytes, 1 - sent));
         assert!(!hop.out.holds(Space::Source, 0) && hop.out.holds(Space::Source, 1));
         // Packets of the batch that is gone are neither counted nor sent.
         assert_eq!(hop.out.queued(), MAX_BATCHES);

@@ -92,12 +92,12 @@ fn flow_is_forgotten_exactly_after_its_idle_timeout() {
         push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, 0, 40));
         push_opaque(&mut relay, NOW, 1);
         let held = relay.stats();
-        assert!(held.flows == 1 && held.bytes_held > 0 && held.state_bytes > 0);
+        assert!(held.flows == 1 && held.memory.bytes_held > 0 && held.memory.state_bytes > 0);
         relay.handle_timeout(now);
         let stats = relay.stats();
         assert_eq!((stats.flows, stats.flows_expired), (flows, 1 - flows));
         if flows == 0 {
-            assert_eq!((stats.bytes_held, stats.state_bytes), (0, 0));
+            assert_eq!((stats.memory.bytes_held, stats.memory.state_bytes), (0, 0));
             assert_eq!(kinds(&mut relay, now), []);
             assert_eq!(relay.next_timeout(), None);
         } else {
@@ -134,7 +134,7 @@ fn end_to_end_packets_beyond_the_queue_are_counted() {
         relay.send_opaque(NOW, FlowKey { source: NodeId(50), ..KEY }, &bytes);
     }
     let queue = relay.link_queue(LINK_DOWN).unwrap();
-    assert_eq!((queue.end_to_end_queued, relay.stats().overflowed), (MAX_OPAQUE as u64, 3));
+    assert_eq!((queue.end_to_end_queued, relay.stats().dropped.overflowed), (MAX_OPAQUE as u64, 3));
 }
 
 #[test]

@@ -86,7 +86,10 @@ fn no_more_than_the_rate_of_a_neighbour_is_forwarded() {
     let most = (BITS_PER_SECOND / 8) as usize + BURST;
     assert!((most * 95 / 100..=most).contains(&sent[&NodeId(2)]), "{sent:?}, at most {most}");
     let stats = relay.stats();
-    assert_eq!((stats.overflowed, stats.rate_limited, stats.batches_dropped), (0, 0, 0));
+    assert_eq!(
+        (stats.dropped.overflowed, stats.dropped.rate_limited, stats.batches.dropped),
+        (0, 0, 0)
+    );
 
     // Without the limit the rest leaves at once.
     relay.set_policy(LINK_UP, LinkPolicy::default());
@@ -147,7 +150,7 @@ fn end_to_end_packets_beyond_the_rate_are_dropped_and_counted() {
     // A second burst is borrowed, so that handshakes do not wait for data.
     assert!(sent[&KEY.source] <= 2 * BURST, "{sent:?}");
     let forwarded = (sent[&KEY.source] / PACKET) as u64;
-    assert_eq!(relay.stats().rate_limited, 100 - forwarded);
+    assert_eq!(relay.stats().dropped.rate_limited, 100 - forwarded);
     // To this node they are no matter of the rate.
     let here = FlowKey { destination: NodeId(1), ..KEY };
     let mut packet = vec![7; FLOW_HEADER_LEN + PACKET];
@@ -239,7 +242,10 @@ fn a_rate_holds_the_source_back_and_loses_nothing() {
         assert!((least..=0.201).contains(&goodput), "{goodput}");
         assert!(held < 300, "{held} symbols wait in the relays");
         let stats = line.nodes[1].stats();
-        assert_eq!((stats.batches_dropped, stats.overflowed, stats.rate_limited), (0, 0, 0));
+        assert_eq!(
+            (stats.batches.dropped, stats.dropped.overflowed, stats.dropped.rate_limited),
+            (0, 0, 0)
+        );
         line.drain();
         assert_eq!((line.rank() as u64, line.payload_errors), (line.next, 0));
     }

@@ -181,11 +181,15 @@ fn packets_that_are_not_recoded_wait_up_to_a_round_trip() {
             push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, number, LEN - 4));
         }
         let stats = relay.stats();
-        assert_eq!(stats.bytes_held, (packets * Unrecoded::cost(LEN)) as u64, "of {fits} bytes");
-        assert_eq!(stats.overflowed, packets as u64);
+        assert_eq!(
+            stats.memory.bytes_held,
+            (packets * Unrecoded::cost(LEN)) as u64,
+            "of {fits} bytes"
+        );
+        assert_eq!(stats.dropped.overflowed, packets as u64);
         let status = relay.flows(NOW).next().expect("the flow");
-        assert_eq!((status.queued, status.bytes_held), (packets as u64, stats.bytes_held));
+        assert_eq!((status.queued, status.bytes_held), (packets as u64, stats.memory.bytes_held));
         let sent = (2..).take_while(|&n| pull(&mut relay, NOW, &seen, n).is_some()).count();
-        assert_eq!((sent, relay.stats().bytes_held), (packets, 0));
+        assert_eq!((sent, relay.stats().memory.bytes_held), (packets, 0));
     }
 }

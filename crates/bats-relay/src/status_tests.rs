@@ -29,5 +29,5 @@ fn flows_and_queues_count_what_the_relay_has() {
     let queue = relay.link_queue(LINK_DOWN).unwrap();
     assert_eq!((queue.flows, queue.queued, queue.end_to_end_queued), (1, 3, 0));
     assert_eq!(queue.bytes_held, flow.bytes_held);
-    assert_eq!(queue.bytes_held, relay.stats().bytes_held);
+    assert_eq!(queue.bytes_held, relay.stats().memory.bytes_held);
 }

@@ -215,9 +215,12 @@ fn goodput_does_not_depend_on_the_number_of_hops() {
     {
         let mut line = line(hops, loss, delay);
         let goodput = line.run(12_000 + 60 * delay, 0.97 * (1.0 - loss)) / (1.0 - loss);
-        let (sent, peak) = (line.next, line.nodes[2].stats().bytes_peak / 192);
-        let non_innovative: u64 =
-            line.nodes.iter().map(|n| n.stats().non_innovative + n.stats().late).sum();
+        let (sent, peak) = (line.next, line.nodes[2].stats().memory.bytes_peak / 192);
+        let non_innovative: u64 = line
+            .nodes
+            .iter()
+            .map(|n| n.stats().dropped.non_innovative + n.stats().dropped.late)
+            .sum();
         let (extras, top_ups) = line
             .nodes
             .iter()
@@ -242,8 +245,8 @@ fn backpressure_limits_the_source_to_the_slowest_hop() {
     assert!(goodput > 0.96, "{goodput}");
     for node in &line.nodes {
         let stats = node.stats();
-        assert!(stats.bytes_peak / 192 < 700, "{} packets", stats.bytes_peak / 192);
-        assert_eq!((stats.batches_unrepaired, stats.batches_dropped), (0, 0));
+        assert!(stats.memory.bytes_peak / 192 < 700, "{} packets", stats.memory.bytes_peak / 192);
+        assert_eq!((stats.batches.unrepaired, stats.batches.dropped), (0, 0));
     }
 }
 
@@ -382,17 +385,17 @@ fn unadmitted_looping_and_malformed_packets_are_dropped() {
     push(&mut relay, NOW, LinkId(9), &relayed(KEY, 5, 0, 40));
     assert!(is_idle(&mut relay) && relay.stats().flows == 0, "not admitted");
     push(&mut relay, NOW, LINK_UP, &relayed(KEY, 0, 0, 40));
-    assert_eq!((is_idle(&mut relay), relay.stats().hop_limit), (true, 1));
+    assert_eq!((is_idle(&mut relay), relay.stats().dropped.hop_limit), (true, 1));
     push(&mut relay, NOW, LINK_DOWN, &relayed(KEY, 5, 0, 40));
-    assert_eq!((is_idle(&mut relay), relay.stats().looped), (true, 1));
+    assert_eq!((is_idle(&mut relay), relay.stats().dropped.looped), (true, 1));
     push(&mut relay, NOW, LINK_UP, &relayed(FlowKey { source: NodeId(50), ..KEY }, 5, 0, 40));
-    assert_eq!((is_idle(&mut relay), relay.stats().looped), (true, 2));
+    assert_eq!((is_idle(&mut relay), relay.stats().dropped.looped), (true, 2));
     push(&mut relay, NOW, LINK_UP, &relayed(FlowKey { destination: NodeId(3), ..KEY }, 5, 0, 40));
-    assert_eq!((is_idle(&mut relay), relay.stats().unroutable), (true, 1));
+    assert_eq!((is_idle(&mut relay), relay.stats().dropped.unroutable), (true, 1));
     for len in [0, 5, FLOW_HEADER_LEN, FLOW_HEADER_LEN + 3] {
         push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, 0, 40)[..len]);
     }
-    assert_eq!((is_idle(&mut relay), relay.stats().malformed), (true, 4));
+    assert_eq!((is_idle(&mut relay), relay.stats().dropped.malformed), (true, 4));
     // The last link is crossed with a hop limit of 0.
     push(&mut relay, NOW, LINK_UP, &relayed(KEY, 1, 0, 40));
     let sent = pull(&mut relay, NOW, &LinkView::default(), 1).unwrap();
@@ -440,7 +443,7 @@ fn recoded_packets_of_a_batch_are_limited() {
             relay.on_report(now, LINK_DOWN, &view, &report);
         }
         assert_eq!(sent, 16 + u64::from(MAX_RECODED));
-        assert_eq!(relay.stats().batches_capped, 1);
+        assert_eq!(relay.stats().batches.capped, 1);
     }
 }
 
@@ -452,7 +455,7 @@ fn non_innovative_neighbour_is_reported_once() {
     }
     assert_eq!(relay.pop_event(), Some(RelayEvent::NonInnovativeNeighbour(LINK_UP)));
     assert_eq!(relay.pop_event(), None);
-    assert_eq!(relay.stats().non_innovative, 3 * NON_INNOVATIVE_WINDOW - 1);
+    assert_eq!(relay.stats().dropped.non_innovative, 3 * NON_INNOVATIVE_WINDOW - 1);
     // Half of them is acceptable.
     let mut relay = two_link_relay();
     for number in 0..NON_INNOVATIVE_WINDOW / 2 {
@@ -474,7 +477,7 @@ fn relay_memory_is_bounded_and_freed_when_idle() {
         push(&mut relay, NOW, LINK_UP, &relayed(KEY, 5, number, 1_408));
         assert!(relay.bytes <= MIN_FLOW_BYTES, "{} bytes", relay.bytes);
     }
-    assert!(relay.stats().batches_dropped > 50);
+    assert!(relay.stats().batches.dropped > 50);
     assert!(relay.bytes > MIN_FLOW_BYTES - 20 * 1_600, "the remaining packets are kept");
 
     // Ten thousand flows share the total budget.
@@ -490,7 +493,7 @@ fn relay_memory_is_bounded_and_freed_when_idle() {
     for number in 0..=MAX_FLOWS as u64 {
         push(&mut relay, NOW, LINK_UP, &relayed(flow(number), 5, 0, 40));
     }
-    assert_eq!((relay.stats().flows, relay.stats().overflowed), (MAX_FLOWS as u64, 1));
+    assert_eq!((relay.stats().flows, relay.stats().dropped.overflowed), (MAX_FLOWS as u64, 1));
 
     let timeout = relay.config.idle_timeout;
     let later = NOW + timeout;
@@ -542,7 +545,7 @@ fn a_source_waits_for_memory() {
     }
     assert!((2 << 20) - relay.bytes <= 2 * 1_400, "{} bytes", relay.bytes);
     let stats = relay.stats();
-    assert_eq!((stats.batches_unrepaired, stats.batches_dropped), (0, 0));
+    assert_eq!((stats.batches.unrepaired, stats.batches.dropped), (0, 0));
     let first = (sent / 16) as u32;
     let complete = BatchRank { first, mark: sent, ranks: Vec::new(), ..report(100_000) };
     while relay.pop_ready().is_some() {}
@@ -563,7 +566,7 @@ fn relay_restart_loses_only_packets_in_flight() {
         relay.set_route(Timestamp::from_millis(1), KEY.destination, LINK_DOWN);
         relay
     };
-    let held = line.nodes[2].stats().bytes_held / 192;
+    let held = line.nodes[2].stats().memory.bytes_held / 192;
     line.nodes[2] = fresh(2);
     line.run(3_000, 0.8);
     for _ in 0..20_000 {
@@ -573,7 +576,10 @@ fn relay_restart_loses_only_packets_in_flight() {
     println!("{held} packets held, {lost} symbols lost");
     assert!(lost <= held, "{lost} of {held} packets");
     assert_eq!(line.payload_errors, 0);
-    assert!(line.nodes.iter().all(|node| node.stats().bytes_held == 0), "no packets are held");
+    assert!(
+        line.nodes.iter().all(|node| node.stats().memory.bytes_held == 0),
+        "no packets are held"
+    );
 }
 
 /// Conservation: a relay sends as many packets of a batch as the loss of its link requires.

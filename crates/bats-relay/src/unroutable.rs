@@ -27,7 +27,7 @@ impl Relay {
         kind: PacketKind,
         payload: &[u8],
     ) {
-        self.stats.unroutable = self.stats.unroutable.saturating_add(1);
+        self.stats.dropped.unroutable = self.stats.dropped.unroutable.saturating_add(1);
         let (destination, here) = (key.destination, self.config.node);
         if self.events.len() < MAX_EVENTS && self.unroutable.allows(now, destination) {
             self.events.push_back(RelayEvent::Unroutable(destination));

@@ -169,11 +169,12 @@ impl Hops {
             forwarding_mbps: through.powi(self.hops as i32) * lossless,
             handshake_ms: outcome.handshake.map(|time| time.as_secs_f64() * 1e3),
             end_repairs_percent: repairs as f64 * 100.0 / sources as f64,
-            non_innovative_percent: sum(|s| s.non_innovative + s.late) as f64 * 100.0
+            non_innovative_percent: sum(|s| s.dropped.non_innovative + s.dropped.late) as f64
+                * 100.0
                 / sum(|s| s.received).max(1) as f64,
-            relay_kib: outcome.relays.iter().map(|s| s.bytes_peak).max().unwrap_or(0) as f64
+            relay_kib: outcome.relays.iter().map(|s| s.memory.bytes_peak).max().unwrap_or(0) as f64
                 / 1024.0,
-            batches_lost: sum(|s| s.batches_unrepaired + s.batches_dropped + s.batches_expired),
+            batches_lost: sum(|s| s.batches.unrepaired + s.batches.dropped + s.batches.expired),
         }
     }
 }

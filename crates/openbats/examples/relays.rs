@@ -103,7 +103,7 @@ pub(crate) fn main() -> anyhow::Result<()> {
             stats.forwarded,
             stats.top_ups,
             stats.extras,
-            stats.bytes_held >> 10,
+            stats.memory.bytes_held >> 10,
         );
         assert!(stats.top_ups + stats.extras > 0, "a relay that loses packets recodes");
     }

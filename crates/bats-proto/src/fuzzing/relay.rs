@@ -225,8 +225,8 @@ impl Run {
 
     fn check(&self) {
         let stats = self.relay.stats();
-        assert!(stats.bytes_held <= TOTAL as u64, "{stats:?}");
-        assert!(stats.state_bytes <= TOTAL as u64 + (1 << 20), "{stats:?}");
+        assert!(stats.memory.bytes_held <= TOTAL as u64, "{stats:?}");
+        assert!(stats.memory.state_bytes <= TOTAL as u64 + (1 << 20), "{stats:?}");
         assert!(stats.flows <= 2 * u64::from(NODES * NODES) * 3, "{stats:?}");
     }
 
@@ -237,7 +237,7 @@ impl Run {
             self.relay.handle_timeout(self.now);
         }
         let stats = self.relay.stats();
-        assert_eq!((stats.flows, stats.bytes_held, stats.state_bytes), (0, 0, 0));
+        assert_eq!((stats.flows, stats.memory.bytes_held, stats.memory.state_bytes), (0, 0, 0));
     }
 }
 

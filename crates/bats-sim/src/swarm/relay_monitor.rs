@@ -189,19 +189,24 @@ pub(super) fn check(
     if stats.flows > 2 * sessions as u64 {
         return wrong("there are more flows than the sessions can have");
     }
-    if stats.bytes_held > stats.bytes_peak || stats.bytes_peak > total {
+    if stats.memory.bytes_held > stats.memory.bytes_peak || stats.memory.bytes_peak > total {
         return wrong("the payload memory exceeds the limit of the relay");
     }
     // Each flow takes at most half of what the others leave for a link, or the minimum.
     let queues = stats.flows * links as u64;
     let left = total.checked_shr(queues as u32).unwrap_or(0);
-    if stats.bytes_held > total - left + queues * MIN_FLOW_BYTES as u64 {
+    if stats.memory.bytes_held > total - left + queues * MIN_FLOW_BYTES as u64 {
         return wrong("the payload memory exceeds the shares of the flows");
     }
-    if stats.state_bytes > total {
+    if stats.memory.state_bytes > total {
         return wrong("the batch state exceeds the limit of the relay");
     }
-    if stats.malformed + stats.looped + stats.hop_limit + stats.polluting_paths > 0 {
+    if stats.dropped.malformed
+        + stats.dropped.looped
+        + stats.dropped.hop_limit
+        + stats.polluting_paths
+        > 0
+    {
         return wrong(
             "packets of correct neighbours were counted as malformed, looped or polluted",
         );
@@ -214,7 +219,7 @@ pub(super) fn check(
 
 /// Checks the counters of a relay that has been idle for longer than its idle time-out.
 pub(super) fn check_idle(stats: &RelayStats) -> Result<(), String> {
-    if (stats.flows, stats.bytes_held, stats.state_bytes) != (0, 0, 0) {
+    if (stats.flows, stats.memory.bytes_held, stats.memory.state_bytes) != (0, 0, 0) {
         return Err(format!("state is left after the idle time-out: {stats:?}"));
     }
     Ok(())
@@ -224,6 +229,7 @@ pub(super) fn check_idle(stats: &RelayStats) -> Result<(), String> {
 mod tests {
     use bats_proto::Timestamp;
     use bats_proto::fuzzing::seal_as;
+    use bats_proto::relay::{RelayDropStats, RelayMemoryStats};
     use bats_proto::wire::coding::SourceHeader;
     use bats_proto::wire::flow::NodeId;
     use bats_proto::wire::varint::Writer;
@@ -292,16 +298,21 @@ mod tests {
     #[test]
     fn counters_out_of_bounds_are_violations() {
         let config = RelayConfig::new(NodeId(2));
-        let fine = RelayStats { flows: 2, bytes_held: 9, bytes_peak: 9, ..Default::default() };
+        let memory = |held, peak, state| RelayMemoryStats {
+            bytes_held: held,
+            bytes_peak: peak,
+            state_bytes: state,
+        };
+        let fine = RelayStats { flows: 2, memory: memory(9, 9, 0), ..Default::default() };
         check(&config, 1, 1, &fine).unwrap();
         let total = config.total_bytes as u64;
         for bad in [
             RelayStats { flows: 3, ..fine },
-            RelayStats { bytes_peak: 8, ..fine },
-            RelayStats { bytes_peak: total + 1, ..fine },
-            RelayStats { bytes_held: 195 << 20, bytes_peak: 195 << 20, ..fine },
-            RelayStats { state_bytes: total + 1, ..fine },
-            RelayStats { looped: 1, ..fine },
+            RelayStats { memory: memory(9, 8, 0), ..fine },
+            RelayStats { memory: memory(9, total + 1, 0), ..fine },
+            RelayStats { memory: memory(195 << 20, 195 << 20, 0), ..fine },
+            RelayStats { memory: memory(9, 9, total + 1), ..fine },
+            RelayStats { dropped: RelayDropStats { looped: 1, ..Default::default() }, ..fine },
         ] {
             assert!(check(&config, 1, 1, &bad).is_err(), "{bad:?}");
             assert!(check_idle(&bad).is_err());

@@ -52,12 +52,14 @@ fn ten_thousand_flows_stay_within_the_memory_limit_of_the_relay() {
     let stats = relay.stats();
     println!("{bytes} bytes for {} flows: {stats:?}", stats.flows);
     assert_eq!(stats.flows, u64::from(FLOWS));
-    assert!(stats.bytes_held as usize <= total && stats.state_bytes as usize <= total);
+    assert!(
+        stats.memory.bytes_held as usize <= total && stats.memory.state_bytes as usize <= total
+    );
     // Payloads, batch state, and rows and tables that are half full.
     assert!(bytes <= 3 * total, "{bytes}");
     let later = NOW + Duration::from_secs(300);
     let freed = allocation_counter::measure(|| relay.handle_timeout(later));
-    assert_eq!((relay.stats().flows, relay.stats().state_bytes), (0, 0));
+    assert_eq!((relay.stats().flows, relay.stats().memory.state_bytes), (0, 0));
     let left = bytes as i64 + freed.bytes_current;
     println!("{left} bytes remain after the idle time-out");
     assert!(left < bytes as i64 / 20, "{left}");
@@ -79,8 +81,8 @@ fn a_single_flow_stays_within_its_memory_limit() {
         });
         println!("{name}: {bytes} bytes, {:?}", relay.stats());
         // Half of the memory for payloads. The state of 4,096 batches is in addition.
-        assert!(relay.stats().bytes_held as usize <= LIMIT);
-        assert!(relay.stats().state_bytes as usize <= LIMIT, "{:?}", relay.stats());
+        assert!(relay.stats().memory.bytes_held as usize <= LIMIT);
+        assert!(relay.stats().memory.state_bytes as usize <= LIMIT, "{:?}", relay.stats());
         assert!(bytes <= 5 * LIMIT / 2, "{name}: {bytes}");
     }
 }

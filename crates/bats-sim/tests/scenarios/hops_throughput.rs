@@ -65,8 +65,8 @@ fn recoding_gives_at_least_1_3_times_the_goodput_of_forwarding() {
 /// A relay holds at most 1 MiB per flow at these rates and drops no batches.
 fn check_memory(outcome: &HopsOutcome) {
     for relay in &outcome.relays {
-        assert!(relay.bytes_peak <= 1 << 20, "{} bytes", relay.bytes_peak);
-        assert_eq!(relay.batches_dropped, 0);
+        assert!(relay.memory.bytes_peak <= 1 << 20, "{} bytes", relay.memory.bytes_peak);
+        assert_eq!(relay.batches.dropped, 0);
     }
 }
 

@@ -59,11 +59,11 @@ fn a_slow_link_next_to_a_fast_one_is_full_and_its_queue_is_bounded() {
             println!(
                 "seed {seed}: {:.2} Mbit/s, {} bytes held",
                 outcome.goodput(),
-                relay.bytes_peak
+                relay.memory.bytes_peak
             );
             // 20 Mbit/s for 112 ms are 280 kB, and 128 packets take 200 kB.
-            assert!(relay.bytes_peak <= 2 * 280_000 + 200_000 + 100_000, "{relay:?}");
-            assert_eq!((relay.batches_dropped, relay.batches_unrepaired), (0, 0));
+            assert!(relay.memory.bytes_peak <= 2 * 280_000 + 200_000 + 100_000, "{relay:?}");
+            assert_eq!((relay.batches.dropped, relay.batches.unrepaired), (0, 0));
             outcome.goodput()
         });
         println!(

@@ -30,12 +30,15 @@ fn a_source_gets_the_rate_of_its_neighbour_and_loses_nothing() {
         let relay = &outcome.relays[1];
         println!(
             "{mbps} Mbit/s at loss {loss}: {share:.3} of the rate, at most {} bytes held, {relay:?}",
-            relay.bytes_peak
+            relay.memory.bytes_peak
         );
         // The headers of symbols and messages count, and the start-up is part of the time.
         assert!((0.85..=1.0).contains(&share), "{share} of {mbps} Mbit/s at loss {loss}");
-        assert_eq!((relay.batches_dropped, relay.overflowed, relay.rate_limited), (0, 0, 0));
+        assert_eq!(
+            (relay.batches.dropped, relay.dropped.overflowed, relay.dropped.rate_limited),
+            (0, 0, 0)
+        );
         // Far below the 1 MiB that a flow may hold: the source is held back, not the queue filled.
-        assert!(relay.bytes_peak < 400 << 10, "{} bytes", relay.bytes_peak);
+        assert!(relay.memory.bytes_peak < 400 << 10, "{} bytes", relay.memory.bytes_peak);
     }
 }

@@ -22,8 +22,8 @@ fn run(count: usize, loss: f64, recoding: bool, seconds: u64) -> HopsOutcome {
         outcome.goodput(),
         sum(|s| s.forwarded),
         sum(|s| s.top_ups + s.extras),
-        sum(|s| s.non_innovative),
-        sum(|s| s.late),
+        sum(|s| s.dropped.non_innovative),
+        sum(|s| s.dropped.late),
         outcome.sender.coding.top_up_packets_sent,
     );
     outcome

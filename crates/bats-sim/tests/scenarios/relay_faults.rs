@@ -172,7 +172,7 @@ fn relays_delete_idle_flows_after_the_idle_timeout() {
     }
     for node in 1..3 {
         let stats = network.relay_stats(node);
-        assert_eq!((stats.flows, stats.bytes_held), (0, 0), "node {node}");
+        assert_eq!((stats.flows, stats.memory.bytes_held), (0, 0), "node {node}");
         assert!(stats.flows_expired >= 2);
     }
 }

@@ -81,7 +81,7 @@ impl LinkPolicy {
     /// together; repairs of the losses behind this node count, too. What is beyond the rate waits at
     /// this node, within the memory of its flow, and the nodes before it send less. End-to-end packets, as
     /// of handshakes, do not wait: those beyond the rate are dropped
-    /// ([`RelayStats::rate_limited`](crate::node::RelayStats::rate_limited)).
+    /// ([`RelayDropStats::rate_limited`](crate::node::RelayDropStats::rate_limited)).
     #[must_use]
     pub fn rate(mut self, bits_per_second: NonZeroU64) -> Self {
         self.rate = Some(bits_per_second);

@@ -83,7 +83,9 @@ pub mod virtual_time;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-pub use bats_proto::relay::{FlowStatus, LinkQueue, MAX_PATHS, RelayStats};
+pub use bats_proto::relay::{
+    FlowStatus, LinkQueue, MAX_PATHS, RelayBatchStats, RelayDropStats, RelayMemoryStats, RelayStats,
+};
 pub use bats_proto::wire::flow::FlowKey;
 pub use bats_proto::wire::flow::NodeId;
 use bats_proto::{EndpointStats, PresharedKey};

@@ -30,10 +30,10 @@ fn line(world: &World, relays: bool, policy: LinkPolicy) -> [Node; 3] {
 }
 
 fn is_cut_off(world: &World, near: &Node, relay: &Node) {
-    let before = relay.relay_stats().refused;
+    let before = relay.relay_stats().dropped.refused;
     let error = world.connect(near, id(2), Mode::Brtp, SHORT).unwrap_err();
     assert_eq!(error, ConnectError::Closed(CloseReason::HandshakeTimeout));
-    assert!(relay.relay_stats().refused > before, "the relay refuses the packets");
+    assert!(relay.relay_stats().dropped.refused > before, "the relay refuses the packets");
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn relay_forwards_no_more_than_the_rate_of_a_neighbour() {
     let bits = (messages * bytes * 8) as f64;
     let least = bits / bits_per_second as f64 - 0.2;
     assert!(start.elapsed().as_secs_f64() >= least, "{:?}, {least} s", start.elapsed());
-    assert_eq!(relay.relay_stats().batches_dropped, 0, "what is beyond the rate waits");
+    assert_eq!(relay.relay_stats().batches.dropped, 0, "what is beyond the rate waits");
     // To the relay itself there is no limit, and a new policy applies at once.
     let (from, to) = world.session(&near, &relay, Mode::Brtp);
     transfer(from, to, 3, 10_000);

@@ -24,7 +24,7 @@ fn content_crosses_two_lossy_relays_that_recode() {
         let stats = relay.relay_stats();
         assert!(stats.forwarded > 1_000, "{stats:?}");
         assert!(stats.top_ups + stats.extras > 100, "they recode: {stats:?}");
-        assert_eq!((stats.refused, stats.malformed), (0, 0), "{stats:?}");
+        assert_eq!((stats.dropped.refused, stats.dropped.malformed), (0, 0), "{stats:?}");
         // Three sessions with a flow in each direction.
         let flows = relay.flows();
         assert_eq!((flows.len(), stats.flows), (6, 6));

@@ -331,8 +331,8 @@ fn status(worker: &Worker) -> Value {
         "services": worker.services.status(),
         "relay": {
             "forwarded": stats.forwarded, "top_ups": stats.top_ups, "extras": stats.extras,
-            "delivered": stats.delivered, "non_innovative": stats.non_innovative,
-            "refused": stats.refused, "unroutable": stats.unroutable,
+            "delivered": stats.delivered, "non_innovative": stats.dropped.non_innovative,
+            "refused": stats.dropped.refused, "unroutable": stats.dropped.unroutable,
         },
     })
 }
@@ -611,9 +611,9 @@ fn metrics(worker: &Worker) -> String {
         ("top_up", stats.top_ups),
         ("extra", stats.extras),
         ("delivered", stats.delivered),
-        ("non_innovative", stats.non_innovative),
-        ("refused", stats.refused),
-        ("unroutable", stats.unroutable),
+        ("non_innovative", stats.dropped.non_innovative),
+        ("refused", stats.dropped.refused),
+        ("unroutable", stats.dropped.unroutable),
     ];
     let sample = |(fate, value): (&str, u64)| (format!("fate=\"{fate}\""), value as f64);
     let help = "Packets of the relay.";

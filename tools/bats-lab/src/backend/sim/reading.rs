@@ -188,10 +188,15 @@ impl ReadingBuilder<'_> {
     }
 
     fn add_relay_figures(&self, reading: &mut Reading, outcome: &Outcome) {
-        let Some(most) = outcome.relays.iter().map(|relay| relay.bytes_peak).max() else { return };
+        let Some(most) = outcome.relays.iter().map(|relay| relay.memory.bytes_peak).max() else {
+            return;
+        };
         set(&mut reading.figures, "relay_kib", most as f64 / 1024.0);
-        let non_innovative: u64 =
-            outcome.relays.iter().map(|relay| relay.non_innovative + relay.late).sum();
+        let non_innovative: u64 = outcome
+            .relays
+            .iter()
+            .map(|relay| relay.dropped.non_innovative + relay.dropped.late)
+            .sum();
         let received: u64 = outcome.relays.iter().map(|relay| relay.received).sum();
         let percent = non_innovative as f64 * 100.0 / received.max(1) as f64;
         set(&mut reading.figures, "useless_percent", percent);
