@@ -28,9 +28,9 @@ fn is_lossy(request: &Request) -> bool {
 /// Repair packets, the counterpart of retransmissions in the coded modes; otherwise packets lost,
 /// each of which is retransmitted.
 fn retransmits(stats: &TransportStats) -> u64 {
-    match stats.source_packets_sent {
-        0 => stats.packets_lost,
-        _ => stats.repair_packets_sent,
+    match stats.coding.source_packets_sent {
+        0 => stats.packets.lost,
+        _ => stats.coding.repair_packets_sent,
     }
 }
 
@@ -38,9 +38,9 @@ fn retransmits(stats: &TransportStats) -> u64 {
 pub(crate) fn add_to_interval(value: &mut Value, stats: &Option<(TransportStats, TransportStats)>) {
     let Some((before, after)) = stats else { return };
     value["retransmits"] = retransmits(after).saturating_sub(retransmits(before)).into();
-    value["snd_cwnd"] = after.snd_cwnd.into();
-    value["rtt"] = after.rtt_us.into();
-    value["pmtu"] = after.path_mtu.into();
+    value["snd_cwnd"] = after.congestion.snd_cwnd.into();
+    value["rtt"] = after.path.rtt_us.into();
+    value["pmtu"] = after.path.mtu.into();
 }
 
 /// Adds the sum of the streams' retransmissions to the sum of an interval.
@@ -84,9 +84,10 @@ pub(crate) fn add_to_end(
             let count = samples.len() as u64;
             let sum = samples.iter().fold(0_u64, |sum, x| sum.saturating_add(*x));
             stream["sender"]["retransmits"] = retransmits(stats).into();
-            stream["sender"]["min_rtt"] = stats.min_rtt_us.into();
-            stream["sender"]["mean_rtt"] = sum.checked_div(count).unwrap_or(stats.rtt_us).into();
-            let longest = samples.into_iter().max().unwrap_or(0).max(stats.rtt_us);
+            stream["sender"]["min_rtt"] = stats.path.min_rtt_us.into();
+            stream["sender"]["mean_rtt"] =
+                sum.checked_div(count).unwrap_or(stats.path.rtt_us).into();
+            let longest = samples.into_iter().max().unwrap_or(0).max(stats.path.rtt_us);
             stream["sender"]["max_rtt"] = longest.into();
         }
         if is_lossy(request) {
@@ -117,7 +118,7 @@ pub(crate) fn add_to_end(
 fn round_trips(outcome: &Outcome, place: usize) -> Vec<u64> {
     let of = |interval: &Interval| {
         let (_, after) = interval.transport_stats.get(place)?.as_ref()?;
-        Some(after.rtt_us)
+        Some(after.path.rtt_us)
     };
     outcome.intervals.iter().filter_map(of).collect()
 }
@@ -168,10 +169,11 @@ mod tests {
 
     #[test]
     fn retransmissions_are_repairs_or_losses() {
-        let stats = TransportStats { packets_lost: 7, ..TransportStats::default() };
+        let mut stats = TransportStats::default();
+        stats.packets.lost = 7;
         assert_eq!(retransmits(&stats), 7);
-        let coded =
-            TransportStats { source_packets_sent: 1, repair_packets_sent: 9, ..stats.clone() };
+        let mut coded = stats.clone();
+        (coded.coding.source_packets_sent, coded.coding.repair_packets_sent) = (1, 9);
         assert_eq!(retransmits(&coded), 9);
         let mut value = json!({});
         add_to_interval(&mut value, &Some((coded.clone(), stats)));

@@ -39,9 +39,10 @@ fn note(
     }
     let total = lost.saturating_add(arrived);
     let stats = || senders.iter().filter_map(|totals| totals.transport_stats.as_ref());
-    let expired = stats().fold(0_u64, |sum, x| sum.saturating_add(x.messages_expired)).min(lost);
-    let worst_loss = stats().map(|x| x.loss_percent).fold(0.0, f64::max);
-    let delivered = stats().fold(0_u64, |sum, x| sum.saturating_add(x.delivery_bits_per_second));
+    let expired = stats().fold(0_u64, |sum, x| sum.saturating_add(x.messages.expired)).min(lost);
+    let worst_loss = stats().map(|x| x.path.loss_percent).fold(0.0, f64::max);
+    let delivered =
+        stats().fold(0_u64, |sum, x| sum.saturating_add(x.congestion.delivery_bits_per_second));
     let mut text = format!("note: {lost} of {total} messages {direction} were lost");
     if expired > 0 {
         let deadline = work.deadline_ms.map_or_else(
@@ -99,12 +100,10 @@ mod tests {
     }
 
     fn totals(messages: u64, lost: u64, expired: u64, loss_percent: f64) -> Totals {
-        let stats = TransportStats {
-            messages_expired: expired,
-            loss_percent,
-            delivery_bits_per_second: 2_000_000,
-            ..TransportStats::default()
-        };
+        let mut stats = TransportStats::default();
+        stats.messages.expired = expired;
+        stats.path.loss_percent = loss_percent;
+        stats.congestion.delivery_bits_per_second = 2_000_000;
         Totals { messages, lost, transport_stats: Some(stats), ..Totals::default() }
     }
 

@@ -11,25 +11,26 @@ pub(crate) fn lines(interval: &Interval, sides: &[Side]) -> Vec<String> {
         .into_iter()
         .filter_map(|place| {
             let (_, now) = interval.transport_stats.get(place)?.as_ref()?;
-            (!now.limited_by.is_empty()).then(|| line(place, now))
+            (!now.congestion.limited_by.is_empty()).then(|| line(place, now))
         })
         .collect()
 }
 
 fn line(stream: usize, stats: &TransportStats) -> String {
     let pacing = stats
+        .congestion
         .pacing_bits_per_second
         .map_or_else(|| "none".to_owned(), |rate| units::rate(rate as f64));
     format!(
         "[{:>3}]  {} limited by {}: bandwidth {}, pacing {pacing}, in flight {}, queue {:.3} ms, \
          own loss {:.2}%",
         stream + 1,
-        stats.controller_state,
-        stats.limited_by,
-        units::rate(stats.delivery_bits_per_second as f64),
-        units::bytes(stats.bytes_in_flight),
-        stats.queue_delay_us as f64 / 1e3,
-        stats.own_loss_percent,
+        stats.congestion.controller_state,
+        stats.congestion.limited_by,
+        units::rate(stats.congestion.delivery_bits_per_second as f64),
+        units::bytes(stats.congestion.bytes_in_flight),
+        stats.path.queue_delay_us as f64 / 1e3,
+        stats.congestion.own_loss_percent,
     )
 }
 
@@ -37,20 +38,23 @@ fn line(stream: usize, stats: &TransportStats) -> String {
 mod tests {
     use super::*;
     use crate::meter::Reading;
+    use crate::transport_stats::CongestionSample;
 
     #[test]
     fn senders_show_their_state_and_what_limits_them() {
-        let stats = TransportStats {
+        let mut stats = TransportStats::default();
+        stats.path.queue_delay_us = 1_250;
+        stats.congestion = CongestionSample {
             controller_state: "probe_bw_cruise".into(),
             limited_by: "bw_shortterm".into(),
             delivery_bits_per_second: 20_000_000,
             pacing_bits_per_second: Some(18_000_000),
             bytes_in_flight: 75_000,
-            queue_delay_us: 1_250,
             own_loss_percent: 2.5,
-            ..TransportStats::default()
+            ..CongestionSample::default()
         };
-        let without = TransportStats { limited_by: String::new(), ..stats.clone() };
+        let mut without = stats.clone();
+        without.congestion.limited_by.clear();
         let pair = |stats: &TransportStats| Some((TransportStats::default(), stats.clone()));
         let interval = Interval {
             start: 0.0,
