@@ -75,24 +75,24 @@ impl Console {
     /// # Errors
     /// The log file cannot be written.
     pub(crate) fn new(options: &Options) -> Result<Arc<Self>> {
-        let log = match &options.logfile {
+        let log = match &options.output.logfile {
             Some(path) => Some((path.clone(), Mutex::new(open_log(path)?))),
             None => None,
         };
-        let format = match (options.json, options.json_stream) {
+        let format = match (options.output.json, options.output.json_stream) {
             (true, _) => Format::Document,
             (_, true) => Format::Stream,
             _ => Format::Text,
         };
         Ok(Arc::new(Self {
             log,
-            timestamps: options.timestamps.clone(),
+            timestamps: options.output.timestamps.clone(),
             format,
-            title: options.title.clone(),
-            extra_data: options.extra_data.clone(),
-            is_verbose: options.verbose,
-            is_detached: options.detached,
-            has_report: options.report.is_some(),
+            title: options.output.title.clone(),
+            extra_data: options.output.extra_data.clone(),
+            is_verbose: options.output.verbose,
+            is_detached: options.service.detached,
+            has_report: options.test.report.is_some(),
             has_document: AtomicBool::new(false),
             clock: Clock::start(),
             write_error: Mutex::new(None),

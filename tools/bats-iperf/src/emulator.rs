@@ -210,7 +210,7 @@ mod tests {
     /// deliver are known because their losses depend on the seed only.
     fn pass(text: &str, datagrams: usize) -> (usize, [LinkStats; 2]) {
         let matches = crate::cli::parse(["bats_iperf", "-c", "host", "--emulate", text]);
-        let emulation = matches.unwrap().0.emulate.unwrap();
+        let emulation = matches.unwrap().0.test.emulate.unwrap();
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         server.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
         let mut models =

@@ -222,15 +222,15 @@ impl TransferResult {
 /// # Errors
 /// None of the files exists, or two have the same name.
 pub(crate) fn collect(options: &Options) -> Result<Option<OutgoingFiles>> {
-    if options.files.is_empty() {
+    if options.outgoing.files.is_empty() {
         return Ok(None);
     }
-    let set = FileSet::collect(&options.files)?;
+    let set = FileSet::collect(&options.outgoing.files)?;
     if set.entries().is_empty() {
         let reason = set.skipped().first().map_or("nothing to send", |skipped| &skipped.reason);
         bail!("{reason}");
     }
-    let compression = options.compress.map(|compression| match compression {
+    let compression = options.outgoing.compress.map(|compression| match compression {
         Compression::Zstd => set::Compression::Zstd,
         Compression::Lz4 => set::Compression::Lz4,
     });
@@ -273,7 +273,7 @@ impl<'a> TransferMonitor<'a> {
         options: &Options,
         max_records: usize,
     ) -> Self {
-        let (line_interval, debug) = (options.interval, options.debug);
+        let (line_interval, debug) = (options.interval, options.output.debug);
         let shows_bars = !output.is_json() && !debug && std::io::stderr().is_terminal();
         let target = ProgressDrawTarget::stderr();
         Self {
@@ -492,27 +492,27 @@ pub(crate) fn receive(
     budgets: Budgets,
 ) -> TransferResult {
     let (Work::Files { count, bytes }, Some(directory)) =
-        (&test_info.request.work, &options.directory)
+        (&test_info.request.work, &options.service.incoming.directory)
     else {
         return TransferResult::default();
     };
     let (count, bytes) = (*count, *bytes);
     output.line(&format!("{count} files and directories, {}", units::bytes(bytes)));
-    let existing = match options.existing {
+    let existing = match options.service.incoming.existing {
         Existing::Refuse => set::Existing::Refuse,
         Existing::Overwrite => set::Existing::Overwrite,
         Existing::Rename => set::Existing::Rename,
     };
     let receiver = Receiver::new(directory)
         .existing(existing)
-        .merge(options.merge)
+        .merge(options.service.incoming.merge)
         .budget(budgets.storage)
         .read_budget(budgets.reads)
-        .reserve(options.reserve)
+        .reserve(options.service.incoming.reserve)
         .max_entries(usize::try_from(count).unwrap_or(usize::MAX))
         .without_reports();
     let monitor = TransferMonitor::new(output, "received", bytes, options, MAX_RECORDS);
-    let limiter = options.server_bitrate_limit.map(RateLimiter::new);
+    let limiter = options.service.server_bitrate_limit.map(RateLimiter::new);
     let limits = TransferLimits::of_server(options);
     run_all(data_streams, &monitor, limits, None, |stream, connection| {
         let observe = |event: Progress<'_>| {

@@ -61,8 +61,8 @@ pub fn main() -> ExitCode {
     if let Role::Generate(what) = role {
         return generate::print(what);
     }
-    if options.daemon {
-        let left = match options.detached {
+    if options.service.daemon {
+        let left = match options.service.detached {
             false => return server::daemon::start().unwrap_or_else(|error| failed(&error)),
             true => server::daemon::detach(),
         };

@@ -19,7 +19,7 @@ static LOG: Mutex<Option<(PathBuf, File)>> = Mutex::new(None);
 /// # Errors
 /// The file cannot be written.
 pub(crate) fn start(options: &Options) -> Result<()> {
-    let level = if options.debug { LevelFilter::DEBUG } else { LevelFilter::INFO };
+    let level = if options.output.debug { LevelFilter::DEBUG } else { LevelFilter::INFO };
     let builder = tracing_subscriber::fmt().with_max_level(level);
     match file(options) {
         Some(path) => {
@@ -29,7 +29,7 @@ pub(crate) fn start(options: &Options) -> Result<()> {
             }
             builder.with_ansi(false).with_writer(|| LogWriter).init();
         }
-        None if options.debug => builder.with_writer(std::io::stderr).init(),
+        None if options.output.debug => builder.with_writer(std::io::stderr).init(),
         None => {}
     }
     Ok(())
@@ -62,7 +62,7 @@ fn open(path: &Path) -> Result<File> {
 
 /// The path of the log file. In a directory, each side and port has its own file.
 fn file(options: &Options) -> Option<PathBuf> {
-    let path = options.protocol_log.as_ref()?;
+    let path = options.output.protocol_log.as_ref()?;
     if !path.is_dir() {
         return Some(path.clone());
     }

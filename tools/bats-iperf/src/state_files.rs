@@ -16,7 +16,9 @@ use crate::console::Console;
 /// # Errors
 /// A certificate or key cannot be read.
 pub(crate) fn identity(options: &Options, console: &Console) -> Result<Identity> {
-    if let (Some(certificate), Some(key)) = (&options.certificate, &options.key) {
+    if let (Some(certificate), Some(key)) =
+        (&options.credentials.certificate, &options.credentials.key)
+    {
         return chosen_identity(certificate, key, console);
     }
     let (identity, why) = Identity::of_user(&["localhost"])?;
@@ -45,10 +47,10 @@ fn chosen_identity(certificate: &Path, key: &Path, console: &Console) -> Result<
 /// # Errors
 /// The file of authorities cannot be read.
 pub(crate) fn client_trust(options: &Options) -> Result<Option<Trust>> {
-    if let Some(path) = &options.client_authorities {
+    if let Some(path) = &options.service.client_authorities {
         return Ok(Some(Trust::authorities(path)?));
     }
-    let accepted = &options.client_fingerprint;
+    let accepted = &options.service.client_fingerprint;
     Ok((!accepted.is_empty()).then(|| Trust::fingerprints(accepted.iter().copied())))
 }
 
@@ -57,10 +59,12 @@ pub(crate) fn client_trust(options: &Options) -> Result<Option<Trust>> {
 /// # Errors
 /// A certificate or key cannot be read or written.
 pub(crate) fn client_identity(options: &Options, console: &Console) -> Result<Option<Identity>> {
-    if let (Some(certificate), Some(key)) = (&options.certificate, &options.key) {
+    if let (Some(certificate), Some(key)) =
+        (&options.credentials.certificate, &options.credentials.key)
+    {
         return chosen_identity(certificate, key, console).map(Some);
     }
-    if !options.identify {
+    if !options.authentication.identify {
         return Ok(None);
     }
     let Some(path) = Identity::file_of_user() else {
@@ -84,18 +88,18 @@ impl ServerTrust {
     /// A certificate or the file of known servers cannot be read.
     pub(crate) fn new(options: &Options, host: &str, console: &Console) -> Result<Self> {
         let fixed = |trust| Self { trust, known_hosts: None };
-        match (&options.fingerprint, &options.authorities) {
+        match (&options.authentication.fingerprint, &options.authentication.authorities) {
             (Some(fingerprint), _) => return Ok(fixed(Trust::fingerprint(*fingerprint))),
             (None, Some(path)) => return Ok(fixed(Trust::authorities(path)?)),
             (None, None) => {}
         }
-        if options.no_known_hosts {
+        if options.authentication.no_known_hosts {
             console.note("note: the server is not authenticated (--no-known-hosts)");
             return Ok(fixed(Trust::dangerous_any()));
         }
-        let chosen = options.known_hosts.clone().map(KnownHosts::new);
+        let chosen = options.authentication.known_hosts.clone().map(KnownHosts::new);
         let Some(known_hosts) = chosen.or_else(KnownHosts::of_user) else {
-            if options.require_known_host {
+            if options.authentication.require_known_host {
                 bail!("there is no home directory for known servers: use --known-hosts FILE");
             }
             console.note(
@@ -110,7 +114,7 @@ impl ServerTrust {
             false => format!("{host}:{}", options.port),
         };
         let mut known_hosts = known_hosts.name(&name);
-        if options.require_known_host {
+        if options.authentication.require_known_host {
             known_hosts = known_hosts.only_known();
         }
         let is_new = known_hosts.fingerprints(&name)?.is_empty();

@@ -23,17 +23,17 @@ impl TransferLimits {
     /// it was promised.
     pub(crate) fn of_server(options: &Options) -> Self {
         // A server that receives no faster itself waits for half of that.
-        let own = options.server_bitrate_limit.map_or(u64::MAX, |limit| limit / 8 / 2);
+        let own = options.service.server_bitrate_limit.map_or(u64::MAX, |limit| limit / 8 / 2);
         Self {
-            stall: options.rcv_timeout,
+            stall: options.timeouts.rcv_timeout,
             min_rate: MIN_RATE.min(own),
-            longest: Some(options.server_max_duration.unwrap_or(LONGEST)),
+            longest: Some(options.service.server_max_duration.unwrap_or(LONGEST)),
         }
     }
 
     /// Those of a client, whose user can end it.
     pub(crate) fn of_client(options: &Options) -> Self {
-        Self { stall: options.rcv_timeout, min_rate: 0, longest: None }
+        Self { stall: options.timeouts.rcv_timeout, min_rate: 0, longest: None }
     }
 
     /// Why the transfer is given up now, if it is.

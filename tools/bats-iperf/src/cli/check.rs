@@ -110,31 +110,32 @@ pub(crate) fn parse<I: IntoIterator<Item = T>, T: Into<OsString> + Clone>(
     };
     options.has_interval = given("interval");
     // 0 means no limit, as in iperf3.
-    options.server_bitrate_limit = options.server_bitrate_limit.filter(|limit| *limit > 0);
-    options.json |= options.iperf3_json;
+    options.service.server_bitrate_limit =
+        options.service.server_bitrate_limit.filter(|limit| *limit > 0);
+    options.output.json |= options.output.iperf3_json;
     if options.udp {
         options.mode = TransportMode::Udp;
     }
     options.notes = ignored_option_notes(&options, &role, given);
     if role == Role::Server {
         options.clear_client_options();
-    } else if !options.files.is_empty() && !given("mode") && !options.udp {
+    } else if !options.outgoing.files.is_empty() && !given("mode") && !options.udp {
         options.mode = TransportMode::Brtp;
     }
     if role != Role::Server && options.mode == TransportMode::Udp {
         check_udp(&options, given("bandwidth"))?;
     }
     if options.mode.is_uncontrolled() && !given("bandwidth") {
-        options.bandwidth = UNCONTROLLED_RATE;
+        options.test.bandwidth = UNCONTROLLED_RATE;
     }
     check_mode(&options)?;
-    if options.detached {
+    if options.service.detached {
         options.make_absolute().map_err(|error| {
             Options::command().error(ErrorKind::Io, format!("no current directory: {error}"))
         })?;
     }
-    if options.overwrite {
-        options.existing = Existing::Overwrite;
+    if options.service.incoming.overwrite {
+        options.service.incoming.existing = Existing::Overwrite;
     }
     Ok((options, role))
 }
@@ -157,7 +158,7 @@ fn ignored_option_notes(
     role: &Role,
     given: impl Fn(&str) -> bool,
 ) -> Vec<String> {
-    let has_files = !options.files.is_empty();
+    let has_files = !options.outgoing.files.is_empty();
     let (ignored_ids, why): (&[&str], &str) = match role {
         Role::Server => (&IGNORED_BY_SERVER, "the client sets it"),
         Role::Client(_) if has_files => {
@@ -197,12 +198,12 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<Role, clap::Error> {
             if let Some(id) = SERVER_ONLY.iter().find(given) {
                 return Err(conflict(&format!("{} is a server option (-s)", long_name(id))));
             }
-            if !options.files.is_empty()
+            if !options.outgoing.files.is_empty()
                 && let Some(id) = EXCLUDED_WITH_FILES.iter().find(given)
             {
                 return Err(conflict(&format!("{} cannot be used with -f", long_name(id))));
             }
-            if !options.files.is_empty() && options.reverse {
+            if !options.outgoing.files.is_empty() && options.test.reverse {
                 return Err(conflict("-r cannot be used with -f: files are sent to the server"));
             }
             check_client(options)?;
@@ -210,7 +211,10 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<Role, clap::Error> {
         }
         (None, true) => match CLIENT_ONLY.iter().find(given) {
             Some(id) => Err(conflict(&format!("{} is a client option (-c)", long_name(id)))),
-            None if options.daemon && options.debug && options.protocol_log.is_none() => {
+            None if options.service.daemon
+                && options.output.debug
+                && options.output.protocol_log.is_none() =>
+            {
                 Err(conflict(
                     "-d writes to standard error, which a daemon (-D) does not have: add -L FILE",
                 ))
@@ -225,30 +229,30 @@ fn check(options: &Options, matches: &ArgMatches) -> Result<Role, clap::Error> {
 }
 
 fn check_mode(options: &Options) -> Result<(), clap::Error> {
-    if !options.files.is_empty() && !options.mode.is_reliable() {
+    if !options.outgoing.files.is_empty() && !options.mode.is_reliable() {
         return Err(conflict(
             "-f needs a reliable mode: 1 (brtp), 2 (brctp), 10 (tcp) or 12 (quic)",
         ));
     }
     let is_timely = matches!(options.mode, TransportMode::Btp | TransportMode::Transparent);
-    if options.deadline.is_some() && !is_timely {
+    if options.test.deadline.is_some() && !is_timely {
         return Err(conflict("--deadline needs mode 0 (btp) or 3 (transparent)"));
     }
-    if options.closed_key.is_some() {
+    if options.credentials.closed_key.is_some() {
         if !options.mode.to_library().is_own() {
             return Err(conflict(
                 "--closed-key works with modes 0 (btp), 1 (brtp), 2 (brctp) and 3 (transparent)",
             ));
         }
-        if !options.baseline.is_empty() {
+        if !options.test.baseline.is_empty() {
             return Err(conflict(
                 "--baseline cannot be used with --closed-key: the kernel's TCP and UDP have no key",
             ));
         }
     }
-    let congestion = options.congestion.map(|congestion| congestion.0);
+    let congestion = options.sender.congestion.map(|congestion| congestion.0);
     if options.mode == TransportMode::Quic {
-        if options.goal.is_some() {
+        if options.sender.goal.is_some() {
             return Err(conflict("--goal cannot be used with mode 12 (quic), which has no coding"));
         }
         if !matches!(
@@ -261,28 +265,29 @@ fn check_mode(options: &Options) -> Result<(), clap::Error> {
         }
     }
     if options.mode == TransportMode::Tcp {
-        if options.goal.is_some() || congestion.is_some() {
+        if options.sender.goal.is_some() || congestion.is_some() {
             return Err(conflict(
                 "--goal and --congestion cannot be used with mode 10 (tcp): the kernel controls it",
             ));
         }
-        if options.emulate.is_some() {
+        if options.test.emulate.is_some() {
             return Err(conflict(
                 "--emulate cannot be used with mode 10 (tcp): it emulates UDP only",
             ));
         }
     }
-    if options.mode == TransportMode::Udp && (options.goal.is_some() || congestion.is_some()) {
+    if options.mode == TransportMode::Udp && (options.sender.goal.is_some() || congestion.is_some())
+    {
         return Err(conflict(
             "--goal and --congestion cannot be used with mode 11 (udp), which has neither \
              redundancy nor congestion control",
         ));
     }
     // A server without --only-mode may get clients of other modes.
-    let is_settled = options.client.is_some() || options.only_mode.is_some();
+    let is_settled = options.client.is_some() || options.service.only_mode.is_some();
     if is_settled
         && options.mode == TransportMode::Transparent
-        && (options.goal.is_some() || options.congestion.is_some())
+        && (options.sender.goal.is_some() || options.sender.congestion.is_some())
     {
         return Err(conflict(
             "--goal and --congestion cannot be used with mode 3 (transparent), which has neither \
@@ -294,21 +299,21 @@ fn check_mode(options: &Options) -> Result<(), clap::Error> {
 
 /// Checks a client in mode 11. Without a rate its datagrams would only fill queues.
 fn check_udp(options: &Options, has_rate: bool) -> Result<(), clap::Error> {
-    if has_rate && options.bandwidth == 0 {
+    if has_rate && options.test.bandwidth == 0 {
         return Err(conflict("mode 11 (udp) has no congestion control: set a rate with -b"));
     }
-    if options.length.is_some_and(|length| length > udp::MAX_DATAGRAM) {
+    if options.test.length.is_some_and(|length| length > udp::MAX_DATAGRAM) {
         let longest = udp::MAX_DATAGRAM;
         return Err(conflict(&format!(
             "--length must be at most {longest} in mode 11 (udp), the maximum of a datagram"
         )));
     }
-    if options.cport.is_some() {
+    if options.test.cport.is_some() {
         return Err(conflict(
             "--cport cannot be used with mode 11 (udp): each stream has its own port",
         ));
     }
-    if options.baseline.contains(&Transport::Udp) {
+    if options.test.baseline.contains(&Transport::Udp) {
         return Err(conflict(
             "--baseline udp cannot be used with mode 11 (udp): it is the same transport",
         ));
@@ -317,38 +322,34 @@ fn check_udp(options: &Options, has_rate: bool) -> Result<(), clap::Error> {
 }
 
 fn check_client(options: &Options) -> Result<(), clap::Error> {
-    if options.reverse && (options.goal.is_some() || options.congestion.is_some()) {
+    if options.test.reverse
+        && (options.sender.goal.is_some() || options.sender.congestion.is_some())
+    {
         return Err(conflict(
             "with -r the server sends: pass --goal and --congestion to the server",
         ));
     }
-    if options.emulate.is_some() && options.baseline.contains(&Transport::Tcp) {
+    if options.test.emulate.is_some() && options.test.baseline.contains(&Transport::Tcp) {
         return Err(conflict("--baseline tcp cannot be used with --emulate: it emulates UDP only"));
     }
-    if options.omit >= options.time && options.bytes.is_none() && options.blockcount.is_none() {
+    if options.test.omit >= options.test.time
+        && options.test.bytes.is_none()
+        && options.test.blockcount.is_none()
+    {
         return Err(conflict("-O must be less than -t"));
     }
-    if !options.omit.is_zero() && (options.bytes.is_some() || options.blockcount.is_some()) {
+    if !options.test.omit.is_zero()
+        && (options.test.bytes.is_some() || options.test.blockcount.is_some())
+    {
         return Err(conflict("-O needs -t, not -n or -k"));
     }
-    if options.latency && (options.bytes.is_some() || options.blockcount.is_some()) {
+    if options.test.latency && (options.test.bytes.is_some() || options.test.blockcount.is_some()) {
         return Err(conflict("--latency needs -t, not -n or -k"));
     }
-    if options.extra_data.is_some() && !options.is_json() {
+    if options.output.extra_data.is_some() && !options.output.is_json() {
         return Err(conflict("--extra-data needs -J or --json-stream"));
     }
     Ok(())
-}
-
-/// Checks that a strftime format is valid.
-pub(super) fn parse_format(text: &str) -> Result<String, String> {
-    if text.is_empty() {
-        return Ok(String::new());
-    }
-    let now = jiff::Zoned::now();
-    jiff::fmt::strtime::format(text, &now)
-        .map(|_| text.to_owned())
-        .map_err(|error| format!("'{text}' is not a time format: {error}"))
 }
 
 impl Options {
@@ -357,7 +358,7 @@ impl Options {
     /// # Errors
     /// The file cannot be read, or contains no key.
     pub(crate) fn read_preshared_key(&self) -> Result<Option<PresharedKey>, IdentityError> {
-        self.closed_key.as_deref().map(openbats::read_preshared_key).transpose()
+        self.credentials.closed_key.as_deref().map(openbats::read_preshared_key).transpose()
     }
 
     /// The sender settings of this side in a test of this mode over this transport.
@@ -366,8 +367,8 @@ impl Options {
         mode: TransportMode,
         transport: Transport,
     ) -> SenderSettings {
-        let congestion = self.congestion.map(|congestion| congestion.0);
-        let goal = self.goal.map(GoalName::to_library);
+        let congestion = self.sender.congestion.map(|congestion| congestion.0);
+        let goal = self.sender.goal.map(GoalName::to_library);
         SenderSettings::of(congestion, goal, mode, transport)
     }
 
@@ -376,7 +377,7 @@ impl Options {
         let default = TransportConfig::default();
         // The buffer of a server with a bitrate limit must not hold more than about one second of
         // it.
-        let receive_budget = match self.server_bitrate_limit {
+        let receive_budget = match self.service.server_bitrate_limit {
             Some(limit) => usize::try_from(limit / 8)
                 .unwrap_or(usize::MAX)
                 .clamp(MIN_RECEIVE_BUDGET, default.receive_budget),
@@ -385,8 +386,11 @@ impl Options {
         TransportConfig {
             receive_budget,
             mode: self.mode.to_library(),
-            goal: self.goal.map_or(Goal::Balanced, GoalName::to_library),
-            congestion: self.congestion.map_or(default.congestion, |congestion| congestion.0),
+            goal: self.sender.goal.map_or(Goal::Balanced, GoalName::to_library),
+            congestion: self
+                .sender
+                .congestion
+                .map_or(default.congestion, |congestion| congestion.0),
             // Neither the receiver of a slow stream nor a server that reads a partial file sends
             // anything for a while.
             keep_alive: Some(Duration::from_secs(5)),
@@ -396,23 +400,23 @@ impl Options {
 
     /// Replaces options that the client decides: a server uses those of each request.
     fn clear_client_options(&mut self) {
-        self.mode = self.only_mode.unwrap_or(TransportMode::Btp);
-        self.files.clear();
-        self.compress = None;
-        self.reverse = false;
+        self.mode = self.service.only_mode.unwrap_or(TransportMode::Btp);
+        self.outgoing.files.clear();
+        self.outgoing.compress = None;
+        self.test.reverse = false;
     }
 
     /// Makes paths absolute: a daemon changes its working directory.
     fn make_absolute(&mut self) -> std::io::Result<()> {
         for path in [
-            &mut self.directory,
-            &mut self.logfile,
-            &mut self.protocol_log,
+            &mut self.service.incoming.directory,
+            &mut self.output.logfile,
+            &mut self.output.protocol_log,
             &mut self.pidfile,
-            &mut self.certificate,
-            &mut self.client_authorities,
-            &mut self.key,
-            &mut self.closed_key,
+            &mut self.credentials.certificate,
+            &mut self.service.client_authorities,
+            &mut self.credentials.key,
+            &mut self.credentials.closed_key,
         ]
         .into_iter()
         .flatten()
@@ -431,7 +435,7 @@ mod tests {
     fn modes_without_congestion_control_have_a_default_rate() {
         let bandwidth = |arguments: &str| {
             let line = format!("bats_iperf -c host {arguments}");
-            parse(line.split_whitespace()).unwrap().0.bandwidth
+            parse(line.split_whitespace()).unwrap().0.test.bandwidth
         };
         for (arguments, rate) in [
             ("-m 3", 1_000_000),
@@ -450,7 +454,7 @@ mod tests {
     fn a_zero_bitrate_limit_means_no_limit() {
         let limit = |rate: &str| {
             let line = format!("bats_iperf -s --server-bitrate-limit {rate}");
-            parse(line.split_whitespace()).unwrap().0.server_bitrate_limit
+            parse(line.split_whitespace()).unwrap().0.service.server_bitrate_limit
         };
         assert_eq!((limit("0"), limit("0M"), limit("1k")), (None, None, Some(1_000)));
     }
@@ -486,7 +490,7 @@ mod tests {
         role("bats_iperf -s -p 4000 -I eth0 -l /tmp/log -L /tmp/dir").unwrap();
         role("bats_iperf -c 10.0.0.2 -m 1 -p 4000 -P 2 -i 1 -t 10 -L /tmp/dir").unwrap();
         let (options, _) = parse("bats_iperf -c host -f a b c -P 2 -f d".split(' ')).unwrap();
-        assert_eq!(options.files.len(), 4);
+        assert_eq!(options.outgoing.files.len(), 4);
         let all = "bats_iperf -c ::1 -6 -V -R -n 10M -k 5";
         assert!(role(all).is_err(), "bytes and blocks");
         for line in [
@@ -691,7 +695,10 @@ mod tests {
                 .collect();
             assert_eq!(found, letters, "{line}");
             if role == Role::Server {
-                assert!(options.files.is_empty() && options.compress.is_none(), "{line}");
+                assert!(
+                    options.outgoing.files.is_empty() && options.outgoing.compress.is_none(),
+                    "{line}"
+                );
             }
         }
     }
@@ -701,7 +708,7 @@ mod tests {
         let modes = |arguments: &str| {
             let line = format!("bats_iperf -s {arguments}");
             let options = parse(line.split_whitespace()).unwrap().0;
-            (options.only_mode, options.mode)
+            (options.service.only_mode, options.mode)
         };
         assert_eq!(modes("-m 3"), (None, TransportMode::Btp));
         assert_eq!(modes("-m 3 --only-mode 2").0, Some(TransportMode::Brctp));

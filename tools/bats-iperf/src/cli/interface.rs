@@ -23,7 +23,7 @@ impl Options {
     /// # Errors
     /// At a server the interface does not exist, or it has no address of the requested family.
     pub(crate) fn local_address(&self) -> anyhow::Result<(Option<SocketAddr>, Option<String>)> {
-        let Some(name) = &self.interface else { return Ok((None, None)) };
+        let Some(name) = &self.socket.interface else { return Ok((None, None)) };
         if let Some(address) = parse_address(name)? {
             return match self.fits(address.ip()) {
                 true => Ok((Some(address), None)),
@@ -59,7 +59,7 @@ impl Options {
 
     /// Whether an address is of the requested IP family.
     pub(crate) fn fits(&self, address: IpAddr) -> bool {
-        !(self.ipv4 && address.is_ipv6() || self.ipv6 && address.is_ipv4())
+        !(self.family.ipv4 && address.is_ipv6() || self.family.ipv6 && address.is_ipv4())
     }
 }
 

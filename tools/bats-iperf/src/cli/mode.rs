@@ -1,4 +1,4 @@
-//! Names of modes, congestion controllers, goals, baselines and compression methods.
+//! Names of modes, congestion controllers and baselines.
 #![cfg_attr(
     not(test),
     deny(
@@ -9,8 +9,7 @@
     )
 )]
 
-use clap::ValueEnum;
-use openbats::{CongestionAlgorithm, Goal};
+use openbats::CongestionAlgorithm;
 
 use crate::transport_mode::{Transport, TransportMode};
 use crate::units::parse_rate;
@@ -18,34 +17,6 @@ use crate::units::parse_rate;
 /// A congestion controller by name or rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Congestion(pub(crate) CongestionAlgorithm);
-
-/// Goal of the redundancy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum GoalName {
-    /// Hide losses at the cost of a few per cent of the rate.
-    Latency,
-    /// Little waste in bulk, strong protection of message ends.
-    Balanced,
-    /// Least waste; losses may cost a round trip.
-    Throughput,
-}
-
-impl GoalName {
-    pub(crate) fn to_library(self) -> Goal {
-        match self {
-            Self::Latency => Goal::Latency,
-            Self::Balanced => Goal::Balanced,
-            Self::Throughput => Goal::Throughput,
-        }
-    }
-}
-
-/// Compression of files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Compression {
-    Zstd,
-    Lz4,
-}
 
 /// Numbers and names of all modes.
 const MODES: [(&str, &str, TransportMode); 7] = [
@@ -90,15 +61,6 @@ pub(super) fn parse_baseline(text: &str) -> Result<Transport, String> {
         "tcp" => Ok(Transport::Tcp),
         "udp" => Ok(Transport::Udp),
         _ => Err(format!("'{text}' is not a baseline; use tcp or udp")),
-    }
-}
-
-pub(super) fn parse_compression(text: &str) -> Result<Compression, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "zstd" => Ok(Compression::Zstd),
-        "lz4" => Ok(Compression::Lz4),
-        "density" => Err(format!("'{text}' is not available; use zstd or lz4")),
-        _ => Err(format!("'{text}' is not a compression method; use zstd or lz4")),
     }
 }
 

@@ -66,20 +66,20 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>, host: &str) -> Resu
         console.note(&note);
     }
     let remote = resolve(options, host, local_address)?;
-    if let Some(path) = &options.report {
+    if let Some(path) = &options.test.report {
         // Fail now rather than after the test.
         std::fs::write(path, "").with_context(|| format!("cannot write {}", path.display()))?;
     }
-    let mut builder = Endpoint::builder().dscp(options.code_point());
+    let mut builder = Endpoint::builder().dscp(options.socket.code_point());
     let local = Local {
         address: local_address,
-        device: options.bind_dev.clone(),
-        dscp: options.code_point(),
+        device: options.socket.bind_dev.clone(),
+        dscp: options.socket.code_point(),
     };
-    if local_address.is_some() || options.cport.is_some() {
-        builder = builder.bind(with_port(local.to_bind(remote), options.cport.unwrap_or(0)));
+    if local_address.is_some() || options.test.cport.is_some() {
+        builder = builder.bind(with_port(local.to_bind(remote), options.test.cport.unwrap_or(0)));
     }
-    if let Some(device) = &options.bind_dev {
+    if let Some(device) = &options.socket.bind_dev {
         builder = builder.bind_device(device);
     }
     let endpoint = builder.start()?;

@@ -101,7 +101,7 @@ impl Client<'_> {
     /// How long the server may take to reply. Replies are late on the same paths on which
     /// connections take long.
     fn reply_timeout(&self) -> Duration {
-        self.options.connect_timeout.max(REPLY_TIMEOUT)
+        self.options.test.connect_timeout.max(REPLY_TIMEOUT)
     }
 
     fn connect(
@@ -112,7 +112,7 @@ impl Client<'_> {
     ) -> Result<Connection> {
         let psk = self.psk.clone();
         let has_psk = psk.is_some();
-        let limit = self.options.connect_timeout;
+        let limit = self.options.test.connect_timeout;
         // Later than the wait below, whose error says more.
         let handshake_timeout = limit.saturating_add(HANDSHAKE_MARGIN);
         let transport = TransportConfig { psk, handshake_timeout, ..transport };
@@ -179,7 +179,7 @@ impl Client<'_> {
                 let port = *ports.first().context("the server sent no TCP port")?;
                 let remote = with_port(self.remote, port);
                 let open = |stream| {
-                    let limit = self.options.connect_timeout;
+                    let limit = self.options.test.connect_timeout;
                     tcp::connect(&self.local, remote, Hello { test, stream }, limit)
                 };
                 let data_streams =
@@ -221,7 +221,7 @@ impl Client<'_> {
                 for (stream, data_stream) in (0..).zip(data_streams) {
                     let hello = Hello { test, stream }.encode().into();
                     let deadline = Some(HELLO_DEADLINE);
-                    if !data_stream.send(hello, self.options.connect_timeout, deadline)? {
+                    if !data_stream.send(hello, self.options.test.connect_timeout, deadline)? {
                         bail!("a stream cannot send its hello message");
                     }
                 }
@@ -244,7 +244,7 @@ impl Client<'_> {
         transport: &TransportConfig,
     ) -> Result<(Vec<DataStream>, EmulatedPath)> {
         let mut proxies = Vec::new();
-        let (endpoint, remote) = match &self.options.emulate {
+        let (endpoint, remote) = match &self.options.test.emulate {
             None => (self.endpoint.clone(), self.remote),
             Some(emulation) => {
                 let proxy = LinkProxy::start(emulation, &self.local, self.remote)?;
@@ -291,14 +291,14 @@ impl Client<'_> {
         let mut data_streams = Vec::new();
         for (stream, &port) in (0..streams).zip(ports) {
             let (mut local, mut remote) = (self.local.clone(), with_port(self.remote, port));
-            if let Some(emulation) = &self.options.emulate {
+            if let Some(emulation) = &self.options.test.emulate {
                 let proxy = LinkProxy::start(emulation, &self.local, remote)?;
                 // The emulator listens on loopback; its other socket has the local address of `-I`.
                 (local, remote) = (Local::default(), proxy.address());
                 proxies.push(proxy);
             }
             let hello = Hello { test, stream };
-            let limit = self.options.connect_timeout;
+            let limit = self.options.test.connect_timeout;
             data_streams.push(DataStream::Udp(udp::connect(&local, remote, hello, limit)?));
         }
         Ok((data_streams, EmulatedPath { endpoint: None, proxies }))

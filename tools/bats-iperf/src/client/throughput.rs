@@ -35,7 +35,7 @@ impl Client<'_> {
             document["end"]["notes"] = json!(run.notes);
         }
         let mut baselines = Vec::new();
-        for &transport in &self.options.baseline {
+        for &transport in &self.options.test.baseline {
             let quiet = Output::new(self.console.clone()).without_events();
             output.line("");
             output.line(&format!(
@@ -81,7 +81,7 @@ impl Client<'_> {
             output.event("error", || json!(error));
         }
         output.document(&mut document);
-        if let Some(path) = &self.options.report {
+        if let Some(path) = &self.options.test.report {
             std::fs::write(path, html::page(&document)?)
                 .with_context(|| format!("cannot write {}", path.display()))?;
             output.note(&format!("report written to {}", path.display()));
@@ -92,59 +92,59 @@ impl Client<'_> {
 
     /// Bits per second of each stream.
     fn bandwidth(&self, transport: Transport, run: Option<&Run>) -> u64 {
-        match (self.options.bandwidth, transport, run) {
+        match (self.options.test.bandwidth, transport, run) {
             // UDP has no congestion control: use the rate that OpenBATS reached.
             (0, Transport::Udp, Some(run)) => baseline::rate_per_stream(run),
-            (0, ..) if self.options.latency => LATENCY_RATE,
+            (0, ..) if self.options.test.latency => LATENCY_RATE,
             (bandwidth, ..) => bandwidth,
         }
     }
 
     fn request(&self, transport: Transport, bandwidth: u64) -> (Request, Throughput) {
         let options = self.options;
-        let direction = match (options.reverse, options.bidir) {
+        let direction = match (options.test.reverse, options.test.bidir) {
             (true, _) => Direction::Reverse,
             (_, true) => Direction::Both,
             _ => Direction::Forward,
         };
         let is_main = transport == options.mode.transport();
-        let length = match options.length {
+        let length = match options.test.length {
             // Mode 11 lengths were checked with the options.
             Some(length) if is_main => length,
             length => {
-                let usual = || message_length::default_length(bandwidth, options.latency);
+                let usual = || message_length::default_length(bandwidth, options.test.latency);
                 let most = if transport == Transport::Udp { udp::MAX_MESSAGE } else { u32::MAX };
                 length.unwrap_or_else(usual).min(most)
             }
         };
         // The kernel's transports and the rates of -b and --latency fix the length.
-        let is_fitted = options.length.is_none()
+        let is_fitted = options.test.length.is_none()
             && bandwidth == 0
             && transport == Transport::Bats
             && options.mode.fits_messages();
         let work = Throughput {
             direction,
-            seconds: options.time.as_secs_f64(),
-            omit: options.omit.as_secs_f64(),
-            bytes: options.bytes.unwrap_or(0),
-            messages: options.blockcount.unwrap_or(0),
+            seconds: options.test.time.as_secs_f64(),
+            omit: options.test.omit.as_secs_f64(),
+            bytes: options.test.bytes.unwrap_or(0),
+            messages: options.test.blockcount.unwrap_or(0),
             interval: options.interval.as_secs_f64(),
             bandwidth,
             length,
             is_fitted,
-            latency: options.latency,
-            deadline_ms: options.deadline.filter(|_| transport == Transport::Bats),
+            latency: options.test.latency,
+            deadline_ms: options.test.deadline.filter(|_| transport == Transport::Bats),
         };
         let request = Request {
             version: control::VERSION,
             mode: options.mode,
-            streams: options.parallel,
+            streams: options.test.parallel,
             transport,
             work: Work::Throughput(work.clone()),
-            title: options.title.clone(),
-            connect_timeout: options.connect_timeout.as_secs_f64().min(3_600.0),
-            wants_output: options.get_server_output && is_main,
-            wants_json: options.is_json(),
+            title: options.output.title.clone(),
+            connect_timeout: options.test.connect_timeout.as_secs_f64().min(3_600.0),
+            wants_output: options.test.get_server_output && is_main,
+            wants_json: options.output.is_json(),
         };
         (request, work)
     }
@@ -169,19 +169,19 @@ impl Client<'_> {
             accepted: None,
             test: started.test,
             request,
-            has_iperf3_protocol: self.options.iperf3_json,
-            emulate: self.options.emulate.as_ref().map(|emulation| emulation.text.clone()),
+            has_iperf3_protocol: self.options.output.iperf3_json,
+            emulate: self.options.test.emulate.as_ref().map(|emulation| emulation.text.clone()),
         };
         output.event("start", || json::start(&test_info));
         let config = TestConfig {
             sides: test::sides(work.direction, test_info.request.streams, true),
             is_client: true,
-            params: params(&work, self.options.snd_timeout),
+            params: params(&work, self.options.timeouts.snd_timeout),
             bytes: work.bytes,
             messages: work.messages,
             interval: self.options.interval,
             clock: started.clock,
-            receive_timeout: self.options.rcv_timeout,
+            receive_timeout: self.options.timeouts.rcv_timeout,
             hellos: 0,
             sending: self.options.sender_settings(test_info.request.mode, transport),
             limit: None,

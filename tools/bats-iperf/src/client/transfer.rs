@@ -19,13 +19,13 @@ impl Client<'_> {
         let request = Request {
             version: control::VERSION,
             mode: self.options.mode,
-            streams: self.options.parallel,
+            streams: self.options.test.parallel,
             transport: Transport::Bats,
             work: Work::Files { count: set.count(), bytes: set.bytes() },
-            title: self.options.title.clone(),
-            connect_timeout: self.options.connect_timeout.as_secs_f64().min(3_600.0),
-            wants_output: self.options.get_server_output,
-            wants_json: self.options.is_json(),
+            title: self.options.output.title.clone(),
+            connect_timeout: self.options.test.connect_timeout.as_secs_f64().min(3_600.0),
+            wants_output: self.options.test.get_server_output,
+            wants_json: self.options.output.is_json(),
         };
         let started = self.start_test(&control, &request)?;
         let test_info = TestInfo {
@@ -39,7 +39,7 @@ impl Client<'_> {
             test: started.test,
             request,
             has_iperf3_protocol: false,
-            emulate: self.options.emulate.as_ref().map(|emulation| emulation.text.clone()),
+            emulate: self.options.test.emulate.as_ref().map(|emulation| emulation.text.clone()),
         };
         output.event("start", || json::start(&test_info));
         let clock = Clock::start();

@@ -18,12 +18,12 @@ pub(crate) fn check(request: &Request, options: &Options) -> Result<(), String> 
         let own = control::VERSION;
         return Err(format!("this server uses protocol version {own}, not {}", request.version));
     }
-    if let Some(mode) = options.only_mode
+    if let Some(mode) = options.service.only_mode
         && request.mode != mode
     {
         return Err(format!("this server accepts mode {} only", mode.name()));
     }
-    if options.closed_key.is_some()
+    if options.credentials.closed_key.is_some()
         && (request.transport != Transport::Bats || !request.mode.to_library().is_own())
     {
         return Err(
@@ -42,7 +42,7 @@ pub(crate) fn check(request: &Request, options: &Options) -> Result<(), String> 
     let work = match &request.work {
         Work::Throughput(work) => work,
         Work::Files { count, .. } => {
-            if options.directory.is_none() {
+            if options.service.incoming.directory.is_none() {
                 return Err("this server does not accept files: start it with --directory".into());
             }
             if request.transport != Transport::Bats {
@@ -75,7 +75,7 @@ pub(crate) fn check(request: &Request, options: &Options) -> Result<(), String> 
     if work.deadline_ms.is_some_and(|deadline| !(1..=3_600_000).contains(&deadline)) {
         return Err("the deadline is out of range".into());
     }
-    if let Some(limit) = options.server_max_duration {
+    if let Some(limit) = options.service.server_max_duration {
         let seconds = limit.as_secs_f64();
         if work.bytes > 0 || work.messages > 0 || work.seconds > seconds {
             return Err(format!(
@@ -83,7 +83,7 @@ pub(crate) fn check(request: &Request, options: &Options) -> Result<(), String> 
             ));
         }
     }
-    if let Some(limit) = options.server_bitrate_limit {
+    if let Some(limit) = options.service.server_bitrate_limit {
         let longest = options.transport_config().receive_budget / 2;
         if work.length as usize > longest {
             return Err(format!("this server accepts messages of at most {longest} bytes"));

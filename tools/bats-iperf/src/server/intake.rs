@@ -43,10 +43,10 @@ impl Intake {
     pub(super) fn new(options: &Options) -> Self {
         Self {
             whole: Budgets {
-                storage: StorageBudget::new(options.quota),
-                reads: ReadBudget::per_day(reads_per_day(options.quota)),
+                storage: StorageBudget::new(options.service.incoming.quota),
+                reads: ReadBudget::per_day(reads_per_day(options.service.incoming.quota)),
             },
-            client_quota: options.client_quota,
+            client_quota: options.service.incoming.client_quota,
             clients: Mutex::default(),
         }
     }

@@ -55,7 +55,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode> {
     let identity = state_files::identity(options, console)?;
     let certificates = (&identity, state_files::client_trust(options)?);
-    if let Some(directory) = options.directory.as_ref().filter(|directory| !directory.is_dir()) {
+    if let Some(directory) =
+        options.service.incoming.directory.as_ref().filter(|directory| !directory.is_dir())
+    {
         bail!("--directory {}: no such directory", directory.display());
     }
     let (ip, _) = options.local_address()?;
@@ -65,7 +67,7 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
     let transport = TransportConfig { psk: psk.clone(), ..control::transport_config() };
     let signalling =
         listen(options, ip, port, &certificates, (transport, &reliable, max_connections))?;
-    let modes = match &options.only_mode {
+    let modes = match &options.service.only_mode {
         // The other modes do not support the key.
         None if psk.is_some() => TransportMode::PSK_CAPABLE,
         None => &TransportMode::SHARED_ENDPOINT[..],
@@ -86,7 +88,7 @@ pub(crate) fn run(options: &Options, console: &Arc<Console>) -> Result<ExitCode>
     text::banner().iter().for_each(|line| output.line(line));
     output.line(&format!("Server listening on {} (signaling channel)", options.port - 1));
     output.note(&format!("certificate fingerprint: {}", identity.fingerprint()));
-    if options.detached {
+    if options.service.detached {
         daemon::ready()?;
     }
 
@@ -129,9 +131,9 @@ fn listen(
         if let Some(trust) = client_trust {
             server = server.client_trust(trust.clone());
         }
-        let builder = Endpoint::builder().dscp(options.code_point());
+        let builder = Endpoint::builder().dscp(options.socket.code_point());
         let builder = builder.bind(address).server(server);
-        match &options.bind_dev {
+        match &options.socket.bind_dev {
             Some(device) => builder.bind_device(device).start(),
             None => builder.start(),
         }
@@ -139,11 +141,11 @@ fn listen(
     let v4 = SocketAddr::from(([0, 0, 0, 0], port));
     let started = match ip {
         Some(address) => start(with_port(address, port)),
-        None if options.ipv4 => start(v4),
+        None if options.family.ipv4 => start(v4),
         None => match start((Ipv6Addr::UNSPECIFIED, port).into()) {
             // The host has no IPv6.
             Err(StartError::Bind { source, .. })
-                if source.kind() != std::io::ErrorKind::AddrInUse && !options.ipv6 =>
+                if source.kind() != std::io::ErrorKind::AddrInUse && !options.family.ipv6 =>
             {
                 start(v4)
             }
@@ -181,8 +183,10 @@ struct Server {
 impl Server {
     fn serve(&self, signalling: &Endpoint) -> ExitCode {
         // Ending by an interrupt or when idle is success, except with `--one-off` before a test.
-        let unserved = if self.options.one_off { ExitCode::FAILURE } else { ExitCode::SUCCESS };
-        let waits_forever = self.options.idle_timeout.is_none() && !self.options.one_off;
+        let unserved =
+            if self.options.service.one_off { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        let waits_forever =
+            self.options.service.idle_timeout.is_none() && !self.options.service.one_off;
         let (served, outcomes) = channel();
         let mut idle = Clock::start();
         for number in 1.. {
@@ -198,7 +202,12 @@ impl Server {
                 }
                 if self.sessions.load(Ordering::Acquire) > 0 {
                     idle = Clock::start();
-                } else if self.options.idle_timeout.is_some_and(|limit| idle.elapsed() >= limit) {
+                } else if self
+                    .options
+                    .service
+                    .idle_timeout
+                    .is_some_and(|limit| idle.elapsed() >= limit)
+                {
                     self.console.note("bats_iperf: idle timeout: no client connected");
                     return unserved;
                 }
@@ -234,14 +243,14 @@ impl Server {
 
     /// Whether this is the session whose test a server with `--one-off` serves.
     fn is_one_off_session(&self, session: usize) -> bool {
-        self.options.one_off && self.one_off_session.load(Ordering::Acquire) == session
+        self.options.service.one_off && self.one_off_session.load(Ordering::Acquire) == session
     }
 
     /// Whether this session may start a test. Until a test starts, nothing that a client does uses
     /// up a server with `--one-off`.
     fn claim_one_off(&self, session: usize) -> bool {
         let order = (Ordering::AcqRel, Ordering::Acquire);
-        !self.options.one_off
+        !self.options.service.one_off
             || match self.one_off_session.compare_exchange(0, session, order.0, order.1) {
                 Ok(_) => true,
                 Err(one_off_session) => one_off_session == session,

@@ -86,7 +86,7 @@ impl Server {
             address => address,
         };
         let options = &self.options;
-        let (device, dscp) = (options.bind_dev.clone(), options.code_point());
+        let (device, dscp) = (options.socket.bind_dev.clone(), options.socket.code_point());
         let local = Local { address: Some(address), device, dscp };
         let (stream_listener, ports) = match request.transport {
             Transport::Bats => (StreamListener::Bats, Vec::new()),
@@ -137,7 +137,7 @@ impl Server {
             accepted: Some(control.remote_addr()),
             test: slot.test,
             request: request.clone(),
-            has_iperf3_protocol: self.options.iperf3_json,
+            has_iperf3_protocol: self.options.output.iperf3_json,
             emulate: None,
         };
         output.line(&format!("Accepted connection from {}", control.remote_addr()));
@@ -194,17 +194,17 @@ impl Server {
         let config = TestConfig {
             sides: test::sides(work.direction, test_info.request.streams, false),
             is_client: false,
-            params: params(work, self.options.snd_timeout),
+            params: params(work, self.options.timeouts.snd_timeout),
             bytes: work.bytes,
             messages: work.messages,
             interval,
             clock,
-            receive_timeout: self.options.rcv_timeout,
+            receive_timeout: self.options.timeouts.rcv_timeout,
             hellos,
             sending: self
                 .options
                 .sender_settings(test_info.request.mode, test_info.request.transport),
-            limit: self.options.server_bitrate_limit,
+            limit: self.options.service.server_bitrate_limit,
             port_probe: None,
         };
         let outcome = test::run(output, control, data_streams, &config);
