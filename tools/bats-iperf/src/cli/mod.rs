@@ -3,6 +3,7 @@
 mod address_family;
 mod authentication;
 mod check;
+mod connections;
 mod credentials;
 mod dscp;
 mod emulation;
@@ -34,7 +35,6 @@ use iperf3::Iperf3Options;
 pub(crate) use outgoing_files::Compression;
 use outgoing_files::OutgoingFileOptions;
 use output::OutputOptions;
-pub(crate) use sender::GoalName;
 use sender::SenderOptions;
 use service::ServiceOptions;
 use socket::SocketOptions;
