@@ -50,7 +50,7 @@ use crate::link::report_budget::RANK_INTERVAL;
 use crate::link::{
     LinkCapacity, LinkRtt, LinkSession, SessionFailure, SessionFrame, SessionFrames, earlier,
 };
-use crate::stats::{BufferStats, CongestionStats, ConnectionStats, MessageStats};
+use crate::stats::ConnectionStats;
 use crate::wire::flow::FlowKey;
 use crate::wire::parameters::{TransportParameters, symbol_size_for};
 use crate::wire::rank::RankFeedback;
