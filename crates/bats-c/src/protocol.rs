@@ -22,6 +22,7 @@ pub(crate) static PROTOCOLS: Table<Protocol> = Table::new();
 
 /// Time that the destruction of a protocol object gives data in flight to arrive.
 const LINGER: Duration = Duration::from_millis(500);
+
 /// The socket for client connections of a protocol object.
 struct Client {
     local_addr: Option<SocketAddr>,

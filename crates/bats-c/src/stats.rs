@@ -48,9 +48,9 @@ pub struct openbats_stats_t {
     pub messages_sent: u64,
     /// Bytes of messages sent.
     pub message_bytes_sent: u64,
-    /// Messages received.
+    /// Messages that the application has taken.
     pub messages_received: u64,
-    /// Bytes of messages received.
+    /// Bytes of messages that arrived, taken or not.
     pub message_bytes_received: u64,
     /// Bytes in the send buffer.
     pub send_buffer_bytes: u64,

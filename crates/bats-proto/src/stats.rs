@@ -148,15 +148,17 @@ pub struct MessageStats {
     pub sent: u64,
     /// Application bytes accepted by `send`.
     pub bytes_sent: u64,
-    /// Messages handed to the application.
+    /// Messages that the application has taken.
     pub received: u64,
-    /// Application bytes that became deliverable in order (read or not).
+    /// Application bytes that became deliverable in order: also those of messages that the application has
+    /// not taken yet, or that were dropped untaken.
     pub bytes_received: u64,
     /// BTP: messages that expired before they were sent.
     pub expired: u64,
     /// BTP: messages of the peer that were not delivered, including those that expired at the peer
     /// and those dropped here for lack of room. Counted once 4,096 newer messages exist, or the
-    /// peer has finished; then messages received and lost add up to those that the peer accepted.
+    /// peer has finished. Once the application has taken what is left, messages received and lost add up
+    /// to those that the peer accepted.
     pub lost: u64,
 }
 

@@ -139,7 +139,6 @@ impl Core {
             }
             Event::Closed(reason) => {
                 self.untrusted_peers.remove(&handle);
-                let stats = self.endpoint.stats(clock.now(), handle).unwrap_or_default();
                 let Some(slot) = self.slots.get_mut(&handle) else { return };
                 if !slot.is_held {
                     self.slots.remove(&handle);
@@ -155,6 +154,8 @@ impl Core {
                         messages.push_back(message);
                     }
                 }
+                // What the application may still take counts as received.
+                let stats = self.endpoint.stats(clock.now(), handle).unwrap_or_default();
                 slot.end = Some(FinalState {
                     reason,
                     messages,

@@ -304,6 +304,7 @@ mod tests {
         assert_eq!((x.residual, x.repair_us), (None, None));
         assert_eq!(CodingStats::between(&[], &[]), CodingStats::default());
     }
+
     #[test]
     fn all_groups_are_one_json_object_with_the_known_keys() {
         let mut stats = TransportStats::default();

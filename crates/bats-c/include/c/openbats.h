@@ -224,8 +224,8 @@ typedef struct {
   uint64_t wasted_packets_received; /* not innovative */
   uint64_t messages_sent;
   uint64_t message_bytes_sent;
-  uint64_t messages_received;
-  uint64_t message_bytes_received;
+  uint64_t messages_received;      /* that the application has taken */
+  uint64_t message_bytes_received; /* of messages that arrived, taken or not */
   uint64_t send_buffer_bytes;
   uint64_t receive_buffer_bytes;
   double loss_estimate; /* 0 to 1, before repair */

@@ -420,6 +420,24 @@ impl Endpoint {
         Output::Event(handle, event)
     }
 
+    /// A connection is established: records its token, if this end is the client.
+    fn record_reset_token(&mut self, handle: ConnectionHandle) {
+        let connection = self.connections.get(&handle);
+        if let Some(token) = connection.and_then(|connection| connection.reset_token()) {
+            self.resets.insert(token, handle);
+        }
+    }
+
+    fn forget_reset_token(
+        &mut self,
+        handle: ConnectionHandle,
+        token: Option<&stateless_reset::Token>,
+    ) {
+        if let Some(token) = token {
+            self.resets.remove(token, handle);
+        }
+    }
+
     /// A connection is established: connections of older instances of its peer end without a packet,
     /// because no process would receive one.
     fn end_older_instances(&mut self, handle: ConnectionHandle) {

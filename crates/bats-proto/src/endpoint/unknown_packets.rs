@@ -5,8 +5,8 @@ use bats_types::Timestamp;
 use rand::Rng;
 
 use super::relay_node::addresses::is_relayed_address;
-use super::stateless_reset::{ANY_CID, Token};
-use super::{ConnectionHandle, Endpoint, Received};
+use super::stateless_reset::ANY_CID;
+use super::{Endpoint, Received};
 use crate::wire::short_header::{self, SHORT_OVERHEAD};
 use crate::wire::stateless_reset::{reset_len, token_of, write_reset};
 
@@ -14,20 +14,6 @@ use crate::wire::stateless_reset::{reset_len, token_of, write_reset};
 const MAX_LEN: usize = 64;
 
 impl Endpoint {
-    /// A connection is established: records its token, if this end is the client.
-    pub(super) fn record_reset_token(&mut self, handle: ConnectionHandle) {
-        let connection = self.connections.get(&handle);
-        if let Some(token) = connection.and_then(|connection| connection.reset_token()) {
-            self.resets.insert(token, handle);
-        }
-    }
-
-    pub(super) fn forget_reset_token(&mut self, handle: ConnectionHandle, token: Option<&Token>) {
-        if let Some(token) = token {
-            self.resets.remove(token, handle);
-        }
-    }
-
     /// Handles a datagram with a short header and an unknown connection ID: it may be a reset of the
     /// server, or be answered by one.
     pub(super) fn handle_unknown_cid(&mut self, now: Timestamp, datagram: &Received<'_>) {

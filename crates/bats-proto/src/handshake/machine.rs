@@ -627,4 +627,10 @@ impl Handshake {
     pub fn security(&self) -> Security {
         self.security
     }
+
+    /// Client: whether packets that arrive before their keys may be buffered. In PSK mode only
+    /// after the server has answered, so that unauthenticated peers cause no memory use.
+    pub(crate) fn may_buffer_early_packets(&self) -> bool {
+        !self.token.has_psk() || self.ids.peer().is_some()
+    }
 }

@@ -114,7 +114,6 @@ impl Incoming {
             }
         };
         self.units = self.units.saturating_add(1);
-        self.messages = self.messages.saturating_add(1);
         self.message_bytes = self.message_bytes.saturating_add(message.len() as u64);
         self.inbox.push(message);
         Ok(true)
@@ -125,6 +124,12 @@ impl Incoming {
     /// # Errors
     ///
     /// The rule that the peer broke.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(super) fn on_end(&mut self) -> Result<(), &'static str> {
         if !self.partial.is_empty() {
             return Err("end mark within a message");
@@ -147,6 +152,7 @@ impl Incoming {
     /// The next message in order.
     pub(super) fn pop(&mut self) -> Option<Bytes> {
         let message = self.inbox.pop()?;
+        self.messages += 1;
         self.credit_released += cost(message.len(), true);
         let unreported = self.credit_released + self.window - self.last_receipt.credit;
         let left = self.last_receipt.credit.saturating_sub(self.credit_used);

@@ -169,6 +169,12 @@ impl Outgoing {
     /// # Errors
     ///
     /// The rule that the peer broke.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub(super) fn on_receipt(&mut self, receipt: Receipt) -> Result<Acknowledged, &'static str> {
         let before = self.receipt;
         if receipt.units > self.units_sent || receipt.bytes > self.bytes_sent {

@@ -202,7 +202,9 @@ class Stats:
     symbols_decoded: int
     messages_sent: int
     message_bytes_sent: int
+    #: Messages that the application has taken.
     messages_received: int
+    #: Bytes of messages that arrived, taken or not.
     message_bytes_received: int
     #: Modes btp and transparent: messages that expired before they were sent.
     messages_expired: int

@@ -257,7 +257,6 @@ impl Udp {
             stats.messages.lost += 1;
             return;
         }
-        stats.messages.received += 1;
         stats.messages.bytes_received += datagram.payload.len() as u64;
         self.held += cost;
         connection.incoming.push(Bytes::copy_from_slice(datagram.payload));
@@ -395,6 +394,7 @@ impl Udp {
     pub(super) fn recv(&mut self, id: u64) -> Option<Bytes> {
         let connection = self.connections.get_mut(&id)?;
         let message = connection.incoming.pop()?;
+        connection.stats.messages.received += 1;
         self.held -= message.len() + DATAGRAM_COST;
         Some(message)
     }

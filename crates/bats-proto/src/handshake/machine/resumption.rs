@@ -124,9 +124,4 @@ impl Handshake {
         let grease = self.rng.next_u32() as u8;
         self.early.write(now, out, &self.ids, grease)
     }
-    /// Client: whether packets that arrive before their keys may be buffered. In PSK mode only
-    /// after the server has answered, so that unauthenticated peers cause no memory use.
-    pub(crate) fn may_buffer_early_packets(&self) -> bool {
-        !self.token.has_psk() || self.ids.peer().is_some()
-    }
 }
