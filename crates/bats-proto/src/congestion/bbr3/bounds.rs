@@ -1,10 +1,7 @@
 //! Short- and long-term bounds of the model (draft-ietf-ccwg-bbr-06 section 5.5.10).
 
-use bats_types::Timestamp;
-
-use super::constants::{BETA, LOSS_THRESH};
-use super::probe_bw::Phase;
-use super::{Bbr3, LostPacket, Mechanism, RateSample, State};
+use super::constants::{BETA, HEADROOM};
+use crate::congestion::RateSample;
 
 /// No bound.
 pub(super) const INFINITY: u64 = u64::MAX;
@@ -86,8 +83,36 @@ impl Bounds {
         self.inflight_shortterm = self.inflight_shortterm.max(self.inflight_latest);
     }
 
+    /// NoteLoss. State is saved once per recovery episode, as section 5.5.11.1 says: saving it in
+    /// each round with a loss would forget the state to return to.
+    pub(super) fn note_loss(&mut self, delivered: u64) {
+        if !self.is_loss_in_round {
+            self.loss_round_delivered = delivered;
+        }
+        self.is_loss_in_round = true;
+    }
+
+    /// A loss round ends; `is_random` says that chance and the path's own loss explain its losses.
+    /// Returns whether there was congestion.
+    pub(super) fn end_loss_round(&mut self, is_random: bool) -> bool {
+        let has_losses = core::mem::take(&mut self.is_loss_in_round);
+        let has_marks = core::mem::take(&mut self.is_mark_in_round);
+        self.had_congestion = has_losses && (has_marks || !is_random);
+        self.had_congestion
+    }
+
+    /// InflightWithHeadroom, section 5.3.3.9, in bytes; not below `min_pipe_cwnd`.
+    pub(super) fn inflight_with_headroom(&self, packet: u64, min_pipe_cwnd: u64) -> u64 {
+        let longterm = self.inflight_longterm;
+        if longterm == INFINITY {
+            return INFINITY;
+        }
+        let headroom = ((longterm as f64 * HEADROOM) as u64).max(packet);
+        longterm.saturating_sub(headroom).max(min_pipe_cwnd)
+    }
+
     /// InitLowerBounds and LossLowerBounds.
-    fn adapt_lower_bounds(&mut self, max_bw: u64, cwnd: u64) {
+    pub(super) fn adapt_lower_bounds(&mut self, max_bw: u64, cwnd: u64) {
         if self.bw_shortterm == INFINITY {
             self.bw_shortterm = max_bw;
         }
@@ -102,116 +127,4 @@ impl Bounds {
 /// `value` times `factor`; no bound stays none.
 pub(super) fn scale(value: u64, factor: f64) -> u64 {
     if value == INFINITY { INFINITY } else { (value as f64 * factor) as u64 }
-}
-
-impl Bbr3 {
-    /// UpdateCongestionSignals and AdaptLowerBoundsFromCongestion.
-    pub(super) fn update_congestion_signals(&mut self, rs: &RateSample) {
-        self.max_bw.update(rs);
-        if !self.bounds.loss_round_start {
-            return;
-        }
-        let lost = core::mem::take(&mut self.ext.round_lost);
-        let acked = core::mem::take(&mut self.ext.round_acked);
-        let is_random = self.is_random(lost, acked) || self.ext.trial.is_on();
-        self.bounds.had_congestion =
-            self.bounds.is_loss_in_round && (self.bounds.is_mark_in_round || !is_random);
-        if !self.bounds.had_congestion {
-            self.raise_lower_bounds();
-        } else if !self.is_probing_bw() {
-            self.bounds.adapt_lower_bounds(self.max_bw.get(), self.cwnd);
-        }
-        self.bounds.is_loss_in_round = false;
-        self.bounds.is_mark_in_round = false;
-    }
-
-    /// IsInflightTooHigh: `lost` of what was in flight, in bytes. See [`Self::judged_inflight`].
-    pub(super) fn is_inflight_too_high(&self, lost: u64, in_flight: u64) -> bool {
-        let bytes = in_flight as f64;
-        lost as f64 > bytes * (LOSS_THRESH + self.forgiven(bytes / self.packet as f64))
-    }
-
-    /// Bytes that losses are compared with: what was in flight when a packet was sent, as in the draft.
-    /// Where most acknowledgements are lost, too, more may have been lost since; then it is all that was
-    /// lost or delivered since.
-    pub(super) fn judged_inflight(&self, tx_in_flight: u64, lost: u64, delivered: u64) -> u64 {
-        let is_credited = self.ext.has(Mechanism::LossCredit);
-        if is_credited { tx_in_flight.max(lost + delivered) } else { tx_in_flight }
-    }
-
-    /// The same for a rate sample.
-    pub(super) fn judged_inflight_of(&self, rs: &RateSample) -> u64 {
-        self.judged_inflight(rs.tx_in_flight, rs.lost, rs.delivered)
-    }
-
-    /// Whether chance explains the losses of a round.
-    fn is_random(&self, lost: u64, acked: u64) -> bool {
-        let packets = (lost + acked) as f64;
-        let forgiven = self.forgiven(packets);
-        forgiven > 0.0 && lost as f64 <= (LOSS_THRESH + forgiven) * packets
-    }
-
-    /// HandleInflightTooHigh.
-    pub(super) fn handle_inflight_too_high(
-        &mut self,
-        now: Timestamp,
-        tx_in_flight: u64,
-        is_app_limited: bool,
-    ) {
-        self.probe_bw.prev_probe_too_high = true;
-        self.probe_bw.is_bw_probe_sample = false;
-        if !is_app_limited {
-            self.bounds.inflight_longterm = tx_in_flight.max(scale(self.target_inflight(), BETA));
-        }
-        if self.state == State::ProbeBw(Phase::Up) {
-            self.recovery.undo_state = Some(self.state);
-            self.start_probe_bw_down(now);
-        }
-    }
-
-    /// NoteLoss. State is saved once per recovery episode, as section 5.5.11.1 says: saving it in
-    /// each round with a loss would forget the state to return to.
-    pub(super) fn note_loss(&mut self) {
-        if !self.bounds.is_loss_in_round {
-            self.bounds.loss_round_delivered = self.delivered;
-        }
-        self.bounds.is_loss_in_round = true;
-    }
-
-    /// HandleLostPacket.
-    pub(super) fn handle_lost_packet(&mut self, now: Timestamp, packet: &LostPacket) {
-        self.enter_recovery(now, packet);
-        self.note_loss();
-        if !self.probe_bw.is_bw_probe_sample {
-            return;
-        }
-        let (lost, tx_in_flight) = (packet.lost_since_sent, u64::from(packet.state.in_flight));
-        let delivered = self.delivered.saturating_sub(packet.state.delivered);
-        if self.is_inflight_too_high(lost, self.judged_inflight(tx_in_flight, lost, delivered)) {
-            let threshold = LOSS_THRESH + self.forgiven(tx_in_flight as f64 / self.packet as f64);
-            let level = inflight_at_loss(packet.bytes, lost, tx_in_flight, threshold);
-            self.handle_inflight_too_high(now, level, packet.state.app_limited);
-        }
-    }
-}
-
-/// InflightAtLoss: the level of in-flight data at which losses crossed LossThresh.
-fn inflight_at_loss(bytes: u64, lost: u64, tx_in_flight: u64, threshold: f64) -> u64 {
-    let inflight_prev = tx_in_flight.saturating_sub(bytes) as f64;
-    let lost_prev = lost.saturating_sub(bytes) as f64;
-    let lost_prefix = (threshold * inflight_prev - lost_prev) / (1.0 - threshold);
-    (inflight_prev + lost_prefix).max(0.0) as u64
-}
-
-#[cfg(test)]
-mod unit_tests {
-    use super::*;
-
-    #[test]
-    fn inflight_at_loss_solves_for_the_prefix_that_crosses_the_threshold() {
-        // 100 packets of 1,000 bytes in flight, the third loss crosses 2 %.
-        let level = inflight_at_loss(1_000, 3_000, 100_000, LOSS_THRESH);
-        let lost_then = 2_000.0 + (level as f64 - 99_000.0);
-        assert!((lost_then / level as f64 - LOSS_THRESH).abs() < 1e-4, "{level}");
-    }
 }

@@ -1,24 +1,23 @@
-//! Mechanisms beyond the draft, which make `ltcc` of BBRv3: their state and where they take part.
+//! Mechanisms beyond the draft, which make `ltcc` of BBRv3: their state and what they decide. The
+//! controller asks them where the draft leaves room; it passes its `state` and `min_rtt`.
 
 use core::time::Duration;
 
-use super::bounds::INFINITY;
+use super::bounds::Bounds;
 use super::constants::{DOWN_PACING_GAIN, LOSS_THRESH, MIN_PIPE_PACKETS};
 use super::credit::Credit;
 use super::delay_step::DelayStep;
-use super::full_pipe::FullPipe;
 use super::light_probe::LightProbe;
-use super::probe_bw::Phase;
-use super::queue_delay::QueueDelay;
+use super::loss_threshold::LossThreshold;
+use super::min_rtt::MinRtt;
+use super::queue_delay::{QueueDelay, queue_threshold};
 use super::reverse_delay::ReverseDelay;
 use super::startup_rate::StartupRate;
+use super::state::{Phase, State};
 use super::trial::{Change, TrialClock};
 use super::variation::{Constant, Mechanism, Variation};
-use super::{AckSample, Bbr3, RateSample, State};
+use crate::congestion::{AckSample, LostPacket, RateSample};
 
-/// Bounds of the queueing delay that counts as a queue: RFC 9406 section 4.2.
-const MIN_QUEUE_THRESHOLD: Duration = Duration::from_millis(4);
-const MAX_QUEUE_THRESHOLD: Duration = Duration::from_millis(16);
 /// Window of a flow that shares its bottleneck with more flows than packets fit (RFC 9002 section 7.2).
 const SMALL_PIPE_PACKETS: u64 = 2;
 
@@ -29,7 +28,7 @@ pub(super) struct Extensions {
     variation: Option<Variation>,
     pub(super) credit: Credit,
     pub(super) queue: QueueDelay,
-    pub(super) trial: TrialClock,
+    trial: TrialClock,
     /// The application limited the flow when the trial began: the flow adds no queue, and a lower pace
     /// would only delay its messages.
     is_trial_app_limited: bool,
@@ -42,11 +41,11 @@ pub(super) struct Extensions {
     /// Consecutive rounds in which a queue stood.
     standing_rounds: u32,
     delay_step: DelayStep,
-    pub(super) reverse_delay: ReverseDelay,
+    reverse_delay: ReverseDelay,
     startup_rate: StartupRate,
     /// Packets lost and acknowledged in this loss round.
-    pub(super) round_lost: u64,
-    pub(super) round_acked: u64,
+    round_lost: u64,
+    round_acked: u64,
     /// Mean delivery rate of the last rounds outside of trials, bytes per second.
     delivered_mean: f64,
     /// The path's own loss that was proven when Startup ended.
@@ -88,77 +87,90 @@ impl Extensions {
         if self.has(Mechanism::LossCredit) { self.credit.own_loss() } else { 0.0 }
     }
 
-    pub(super) fn value(&self, constant: Constant) -> f64 {
+    fn value(&self, constant: Constant) -> f64 {
         self.variation.unwrap_or_default().value(constant)
     }
-}
-
-impl Bbr3 {
-    /// Queueing delay that counts as a queue.
-    pub(super) fn queue_threshold(&self) -> Duration {
-        (self.min_rtt.get() / 8).clamp(MIN_QUEUE_THRESHOLD, MAX_QUEUE_THRESHOLD)
-    }
-
     /// MinPipeCwnd, section 2.8, in bytes.
-    pub(super) fn min_pipe_cwnd(&self) -> u64 {
-        let is_small = self.ext.has(Mechanism::SmallPipe);
+    pub(super) fn min_pipe_cwnd(&self, packet: u64) -> u64 {
+        let is_small = self.has(Mechanism::SmallPipe);
         let packets = if is_small { SMALL_PIPE_PACKETS } else { MIN_PIPE_PACKETS };
         // So many must arrive.
-        (packets as f64 / (1.0 - self.ext.own_loss()) * self.packet as f64) as u64
+        (packets as f64 / (1.0 - self.own_loss()) * packet as f64) as u64
     }
 
     /// Whether the path's own loss is credited now: no queue has stood for several rounds, or it is
     /// the one that this flow's own probe builds. With a standing queue every loss counts, as in the
     /// draft.
-    fn is_credit_open(&self) -> bool {
-        let is_probing = matches!(self.state, State::ProbeBw(Phase::Up | Phase::Down));
-        let is_own_queue = is_probing && self.ext.up_queue < self.queue_threshold();
-        let most = self.ext.value(Constant::StandingRounds);
-        self.ext.has(Mechanism::LossCredit)
-            && (f64::from(self.ext.standing_rounds) < most || is_own_queue)
+    fn is_credit_open(&self, state: State, min_rtt: Duration) -> bool {
+        let is_probing = matches!(state, State::ProbeBw(Phase::Up | Phase::Down));
+        let is_own_queue = is_probing && self.up_queue < queue_threshold(min_rtt);
+        let most = self.value(Constant::StandingRounds);
+        self.has(Mechanism::LossCredit) && (f64::from(self.standing_rounds) < most || is_own_queue)
     }
 
-    /// Loss of `packets` that is no sign of congestion.
-    pub(super) fn forgiven(&self, packets: f64) -> f64 {
-        if self.is_credit_open() { self.ext.credit.forgiven(packets) } else { 0.0 }
+    /// What losses are compared with, on a path with packets of `packet` bytes.
+    pub(super) fn loss_threshold(
+        &self,
+        state: State,
+        min_rtt: Duration,
+        packet: u64,
+    ) -> LossThreshold<'_> {
+        LossThreshold {
+            credit: self.is_credit_open(state, min_rtt).then_some(&self.credit),
+            has_credit: self.has(Mechanism::LossCredit),
+            packet,
+        }
     }
 
-    /// Takes an acknowledgement before the model does, and credits `rs`.
-    pub(super) fn on_ack_of_extensions(&mut self, sample: &AckSample, rs: &mut RateSample) {
+    /// Takes an acknowledgement before the model does, and credits `rs`. `is_full`: the pipe has been
+    /// full.
+    pub(super) fn on_ack(
+        &mut self,
+        sample: &AckSample,
+        rs: &mut RateSample,
+        state: State,
+        is_full: bool,
+        min_rtt: &mut MinRtt,
+    ) {
         let (now, sent) = (sample.now, sample.largest_sent_at);
-        let threshold = self.queue_threshold();
-        let ext = &mut self.ext;
-        ext.queue.on_ack(now, sent, sample.largest_received_at, sample.min_rtt);
-        if ext.has(Mechanism::DelayStep)
-            && let Some(delay) = ext.queue.latest_delay()
+        let threshold = queue_threshold(min_rtt.get());
+        self.queue.on_ack(now, sent, sample.largest_received_at, sample.min_rtt);
+        if self.has(Mechanism::DelayStep)
+            && let Some(delay) = self.queue.latest_delay()
             && let Some((delay, rtt)) =
-                ext.delay_step.on_ack(now, sent, delay, sample.rtt, threshold)
+                self.delay_step.on_ack(now, sent, delay, sample.rtt, threshold)
         {
-            ext.queue.set_base(now, delay);
-            self.min_rtt.set(now, rtt);
+            self.queue.set_base(now, delay);
+            min_rtt.set(now, rtt);
         }
-        if ext.has(Mechanism::ReverseWindow) {
-            ext.reverse_delay.on_ack(sample.rtt, self.min_rtt.get(), ext.queue.latest());
+        let min_rtt = min_rtt.get();
+        if self.has(Mechanism::ReverseWindow) {
+            self.reverse_delay.on_ack(sample.rtt, min_rtt, self.queue.latest());
         }
-        if self.state == State::Startup && ext.has(Mechanism::FastStartup) {
+        if state == State::Startup && self.has(Mechanism::FastStartup) {
             let received_at = sample.largest_received_at;
-            ext.startup_rate.on_ack(received_at, sample.acked_bytes, sample.min_rtt, sample.packet);
+            self.startup_rate.on_ack(
+                received_at,
+                sample.acked_bytes,
+                sample.min_rtt,
+                sample.packet,
+            );
         }
-        ext.round_acked += sample.acked_packets;
-        ext.credit.on_ack(sent, sample.acked_packets, ext.queue.latest() < threshold);
-        if ext.has(Mechanism::LossCredit) && self.full_pipe.is_reached {
-            let has_losses = ext.credit.has_losses();
-            match ext.trial.update(now, self.min_rtt.get(), has_losses) {
+        self.round_acked += sample.acked_packets;
+        self.credit.on_ack(sent, sample.acked_packets, self.queue.latest() < threshold);
+        if self.has(Mechanism::LossCredit) && is_full {
+            let has_losses = self.credit.has_losses();
+            match self.trial.update(now, min_rtt, has_losses) {
                 Change::Begin(from) => {
-                    let had_timeout = core::mem::take(&mut ext.had_timeout);
-                    ext.is_trial_app_limited = sample.app_limited && !had_timeout;
-                    ext.credit.begin_trial(from);
+                    let had_timeout = core::mem::take(&mut self.had_timeout);
+                    self.is_trial_app_limited = sample.app_limited && !had_timeout;
+                    self.credit.begin_trial(from);
                 }
-                Change::End => ext.credit.end_trial(now),
+                Change::End => self.credit.end_trial(now),
                 Change::None => {}
             }
         }
-        if self.is_credit_open() {
+        if self.is_credit_open(state, min_rtt) {
             self.credit_sample(rs);
         }
     }
@@ -166,7 +178,7 @@ impl Bbr3 {
     /// What the path's own loss took had passed the bottleneck: it counts for the rate.
     fn credit_sample(&self, rs: &mut RateSample) {
         let sent = (rs.delivered + rs.lost) as f64;
-        let own = self.ext.credit.own_loss();
+        let own = self.credit.own_loss();
         let forgiven = (own * sent).min(rs.lost as f64);
         if forgiven <= 0.0 || rs.delivered == 0 {
             return;
@@ -177,123 +189,154 @@ impl Bbr3 {
         rs.delivered += forgiven as u64;
     }
 
+    /// A packet was lost.
+    pub(super) fn on_lost(&mut self, packet: &LostPacket) {
+        self.credit.on_lost(packet.sent_at, packet.continues_run);
+        self.round_lost += 1;
+    }
+
+    /// A loss round ends. Returns whether chance and the path's own loss explain its losses.
+    pub(super) fn end_loss_round(&mut self, state: State, min_rtt: Duration, packet: u64) -> bool {
+        let lost = core::mem::take(&mut self.round_lost);
+        let acked = core::mem::take(&mut self.round_acked);
+        self.loss_threshold(state, min_rtt, packet).is_random(lost, acked) || self.trial.is_on()
+    }
+
     /// A round began; `measured` is the delivery rate without credit.
-    pub(super) fn on_round_of_extensions(&mut self, measured: u64) {
-        let threshold = self.queue_threshold();
-        let mean_rounds = self.ext.value(Constant::MeanRounds);
-        let ext = &mut self.ext;
-        ext.queue.on_round();
-        ext.reverse_delay.on_round();
-        let stands = ext.queue.last_round >= threshold;
-        ext.standing_rounds = if stands { ext.standing_rounds.saturating_add(1) } else { 0 };
-        if measured > 0 && !ext.trial.is_on() {
-            let weight = if ext.delivered_mean > 0.0 { 1.0 / mean_rounds } else { 1.0 };
-            ext.delivered_mean += weight * (measured as f64 - ext.delivered_mean);
+    pub(super) fn on_round(&mut self, measured: u64, min_rtt: Duration) {
+        let mean_rounds = self.value(Constant::MeanRounds);
+        self.queue.on_round();
+        self.reverse_delay.on_round();
+        let stands = self.queue.last_round >= queue_threshold(min_rtt);
+        self.standing_rounds = if stands { self.standing_rounds.saturating_add(1) } else { 0 };
+        if measured > 0 && !self.trial.is_on() {
+            let weight = if self.delivered_mean > 0.0 { 1.0 / mean_rounds } else { 1.0 };
+            self.delivered_mean += weight * (measured as f64 - self.delivered_mean);
         }
-        self.update_light_probe();
-        self.resume_startup();
     }
 
-    /// Resumes Startup if it ended before trials had shown the path's own loss. Once only: with a
-    /// short queue each time would overshoot again.
-    fn resume_startup(&mut self) {
-        let Some(known) = self.ext.startup_left_at else { return };
-        let is_short = self.ext.queue.last_round < self.queue_threshold();
-        if matches!(self.state, State::ProbeBw(_))
-            && !self.ext.trial.is_on()
+    /// A round began: begins, goes on with or ends a light probe. `bw` in bytes per second.
+    pub(super) fn update_light_probe(
+        &mut self,
+        state: State,
+        min_rtt: Duration,
+        bw: u64,
+        bounds: &Bounds,
+    ) {
+        let is_cruise = state == State::ProbeBw(Phase::Cruise);
+        let threshold = queue_threshold(min_rtt);
+        let is_short = self.queue.last_round * 2 < threshold;
+        let is_possible = self.has(Mechanism::LightProbes) && is_cruise && !self.trial.is_on();
+        // A shallow buffer or a policer drops the excess without a queue before it. Losses behind a
+        // queue say that the rate has fallen: once the queue is gone, it may rise again.
+        let is_excess_lost = bounds.had_congestion && self.queue.last_round < threshold;
+        let growth = self.light_probe_growth();
+        let most_rounds = self.value(Constant::LightRounds) as u32;
+        self.light.on_round(is_cruise, is_excess_lost);
+        self.light.probe(is_possible && is_short, bw, bounds.bw_latest, growth, most_rounds);
+    }
+
+    /// Growth of the bandwidth that a light probe looks for.
+    pub(super) fn light_probe_growth(&self) -> f64 {
+        1.0 + 2.0 * self.value(Constant::LightGain)
+    }
+
+    /// Whether to resume Startup: it ended before trials had shown the path's own loss. Once only: with
+    /// a short queue each time would overshoot again.
+    pub(super) fn take_resumed_startup(&mut self, state: State, min_rtt: Duration) -> bool {
+        let Some(known) = self.startup_left_at else { return false };
+        let is_short = self.queue.last_round < queue_threshold(min_rtt);
+        let is_due = state.is_probe_bw()
+            && !self.trial.is_on()
             && is_short
-            && self.ext.has(Mechanism::ResumedStartup)
-            && self.ext.credit.proven_loss() > known + LOSS_THRESH
-        {
-            self.ext.startup_left_at = None;
-            self.bounds.reset_short_term_model();
-            self.bounds.inflight_longterm = INFINITY;
-            self.full_pipe = FullPipe::default();
-            self.enter_startup();
+            && self.has(Mechanism::ResumedStartup)
+            && self.credit.proven_loss() > known + LOSS_THRESH;
+        if is_due {
+            self.startup_left_at = None;
         }
+        is_due
     }
 
-    /// A queue ends Startup: the bottleneck's rate is what arrived last.
-    pub(super) fn take_startup_rate(&mut self) {
-        let own = if self.is_credit_open() { self.ext.credit.own_loss() } else { 0.0 };
-        self.max_bw.raise((self.ext.startup_rate.get() / (1.0 - own)) as u64);
-        self.ext.delivered_mean = self.ext.delivered_mean.max(self.ext.startup_rate.get());
+    /// A queue ends Startup: the bottleneck's rate, in bytes per second, is what arrived last.
+    pub(super) fn take_startup_rate(&mut self, state: State, min_rtt: Duration) -> u64 {
+        let is_open = self.is_credit_open(state, min_rtt);
+        let own = if is_open { self.credit.own_loss() } else { 0.0 };
+        self.delivered_mean = self.delivered_mean.max(self.startup_rate.get());
+        (self.startup_rate.get() / (1.0 - own)) as u64
     }
 
     /// Startup ends.
     pub(super) fn note_end_of_startup(&mut self) {
-        if !core::mem::replace(&mut self.ext.had_startup, true) {
-            self.ext.startup_left_at = Some(self.ext.credit.proven_loss());
+        if !core::mem::replace(&mut self.had_startup, true) {
+            self.startup_left_at = Some(self.credit.proven_loss());
         }
     }
 
-    /// Bound of the bandwidth in bytes per second, which holds whatever is credited.
-    pub(super) fn max_credited_bw(&self) -> u64 {
-        let mean = self.ext.delivered_mean;
-        let is_bounded =
-            self.ext.has(Mechanism::LossCredit) && self.full_pipe.is_reached && mean > 0.0;
-        if is_bounded { (self.ext.value(Constant::MaxOverMean) * mean) as u64 } else { u64::MAX }
+    /// Bound of the bandwidth in bytes per second, which holds whatever is credited; none before the
+    /// pipe has been full.
+    pub(super) fn max_credited_bw(&self, is_full: bool) -> u64 {
+        let mean = self.delivered_mean;
+        let is_bounded = self.has(Mechanism::LossCredit) && is_full && mean > 0.0;
+        if is_bounded { (self.value(Constant::MaxOverMean) * mean) as u64 } else { u64::MAX }
     }
 
     /// The rate that Startup follows in bytes per second; 0 if the draft's samples have it.
-    pub(super) fn startup_rate(&self) -> u64 {
-        if self.state != State::Startup {
+    pub(super) fn startup_rate(&self, state: State) -> u64 {
+        if state != State::Startup {
             return 0;
         }
-        self.ext.startup_rate.get() as u64
+        self.startup_rate.get() as u64
     }
 
-    /// The pacing gain: that of the state, less while a queue stands in ProbeBW_CRUISE, more in a
+    /// The pacing gain: `gain` of the state, less while a queue stands in ProbeBW_CRUISE, more in a
     /// light probe.
-    pub(super) fn effective_pacing_gain(&self) -> f64 {
-        let is_cruise = self.state == State::ProbeBw(Phase::Cruise);
-        let stands = self.ext.queue.last_round > self.queue_threshold();
-        if is_cruise && stands && self.ext.has(Mechanism::QueueDrain) {
+    pub(super) fn pacing_gain(&self, state: State, min_rtt: Duration, gain: f64) -> f64 {
+        let is_cruise = state == State::ProbeBw(Phase::Cruise);
+        let stands = self.queue.last_round > queue_threshold(min_rtt);
+        if is_cruise && stands && self.has(Mechanism::QueueDrain) {
             DOWN_PACING_GAIN
-        } else if self.ext.light.is_on() {
-            1.0 + self.ext.value(Constant::LightGain)
+        } else if self.light.is_on() {
+            1.0 + self.value(Constant::LightGain)
         } else {
-            self.pacing_gain
+            gain
         }
     }
 
     /// Bound of the pacing rate in bytes per second: in a trial below what was delivered, not below
     /// what was sent. See [`super::credit`].
     pub(super) fn trial_pacing_rate(&self) -> Option<u64> {
-        let is_on = self.ext.trial.is_on() && self.ext.delivered_mean > 0.0;
-        (is_on && !self.ext.is_trial_app_limited)
-            .then_some((DOWN_PACING_GAIN * self.ext.delivered_mean) as u64)
+        let is_on = self.trial.is_on() && self.delivered_mean > 0.0;
+        (is_on && !self.is_trial_app_limited)
+            .then_some((DOWN_PACING_GAIN * self.delivered_mean) as u64)
     }
 
-    /// Bytes that are delivered while their acknowledgements wait in the reverse direction.
-    pub(super) fn reverse_window(&self) -> u64 {
-        (self.bw as f64 * self.ext.reverse_delay.last_round().as_secs_f64()) as u64
+    /// Bytes that are delivered at `bw` bytes per second while their acknowledgements wait in the
+    /// reverse direction.
+    pub(super) fn reverse_window(&self, bw: u64) -> u64 {
+        (bw as f64 * self.reverse_delay.last_round().as_secs_f64()) as u64
     }
 
     /// The queue when ProbeBW_UP begins.
     pub(super) fn note_queue_before_up(&mut self) {
-        self.ext.up_queue = self.ext.queue.last_round;
+        self.up_queue = self.queue.last_round;
     }
 
     /// A queue of at least the threshold was added by this probe.
-    pub(super) fn is_queue_growing(&self) -> bool {
-        self.ext.has(Mechanism::DelayExit)
-            && self.ext.queue.standing() > self.ext.up_queue + self.queue_threshold()
+    pub(super) fn is_queue_growing(&self, min_rtt: Duration) -> bool {
+        self.has(Mechanism::DelayExit)
+            && self.queue.standing() > self.up_queue + queue_threshold(min_rtt)
     }
 
     /// A queue stands: Startup has filled the pipe.
-    pub(super) fn is_startup_queue(&self) -> bool {
-        self.ext.has(Mechanism::DelayExit) && self.ext.queue.standing() > self.queue_threshold()
+    pub(super) fn is_startup_queue(&self, min_rtt: Duration) -> bool {
+        self.has(Mechanism::DelayExit) && self.queue.standing() > queue_threshold(min_rtt)
     }
 
-    /// bw_shortterm and inflight_shortterm follow what is delivered upwards while nothing is lost, so
-    /// that light probes can raise them.
-    pub(super) fn raise_lower_bounds(&mut self) {
-        if self.ext.has(Mechanism::LightProbes)
-            && !self.ext.trial.is_on()
-            && self.state == State::ProbeBw(Phase::Cruise)
-        {
-            self.bounds.raise_short_term_model();
-        }
+    /// Whether bw_shortterm and inflight_shortterm follow what is delivered upwards while nothing is
+    /// lost, so that light probes can raise them.
+    pub(super) fn raises_lower_bounds(&self, state: State) -> bool {
+        self.has(Mechanism::LightProbes)
+            && !self.trial.is_on()
+            && state == State::ProbeBw(Phase::Cruise)
     }
 }

@@ -2,10 +2,6 @@
 //! bandwidth. What a varying link gains is found within rounds, not at the next cycle; where nothing
 //! is to gain the queue shows it before anything is dropped.
 
-use super::probe_bw::Phase;
-use super::variation::{Constant, Mechanism};
-use super::{Bbr3, State};
-
 /// State of the light probe.
 #[derive(Debug, Default)]
 pub(super) struct LightProbe {
@@ -24,51 +20,36 @@ impl LightProbe {
     pub(super) fn is_on(&self) -> bool {
         self.rounds > 0
     }
-}
-
-impl Bbr3 {
-    /// Growth of the bandwidth that a light probe looks for.
-    fn light_probe_growth(&self) -> f64 {
-        1.0 + 2.0 * self.ext.value(Constant::LightGain)
+    /// A round began. `is_excess_lost`: packets were lost without a queue before them.
+    pub(super) fn on_round(&mut self, is_cruise: bool, is_excess_lost: bool) {
+        self.is_due = false;
+        self.is_held = is_cruise && (self.is_held || (self.is_on() && is_excess_lost));
     }
 
-    /// Bytes in flight at that growth. `inflight_longterm` may be of a time when the rate was lower, and
-    /// would keep a light probe from finding more.
-    pub(super) fn light_probe_inflight(&self) -> u64 {
-        self.inflight(self.bw, self.light_probe_growth())
-    }
-
-    /// A round began: begins, goes on with or ends a light probe.
-    pub(super) fn update_light_probe(&mut self) {
-        let is_cruise = self.state == State::ProbeBw(Phase::Cruise);
-        let is_short = self.ext.queue.last_round * 2 < self.queue_threshold();
-        let is_possible =
-            self.ext.has(Mechanism::LightProbes) && is_cruise && !self.ext.trial.is_on();
-        let (bw, latest) = (self.bw, self.bounds.bw_latest);
-        // A shallow buffer or a policer drops the excess without a queue before it. Losses behind a
-        // queue say that the rate has fallen: once the queue is gone, it may rise again.
-        let is_excess_lost =
-            self.bounds.had_congestion && self.ext.queue.last_round < self.queue_threshold();
-        let growth = self.light_probe_growth();
-        let most_rounds = self.ext.value(Constant::LightRounds) as u32;
-
-        let light = &mut self.ext.light;
-        light.is_due = false;
-        light.is_held = is_cruise && (light.is_held || (light.is_on() && is_excess_lost));
-        if !is_possible || light.is_held || !is_short {
-            light.rounds = 0;
+    /// Begins or goes on with a light probe, if `is_possible`: for at most `most_rounds`, until the rate
+    /// `latest` shows that `bw`, both in bytes per second, has become `growth` times as much.
+    pub(super) fn probe(
+        &mut self,
+        is_possible: bool,
+        bw: u64,
+        latest: u64,
+        growth: f64,
+        most_rounds: u32,
+    ) {
+        if !is_possible || self.is_held {
+            self.rounds = 0;
             return;
         }
-        if !light.is_on() {
-            light.base = bw;
+        if !self.is_on() {
+            self.base = bw;
         }
-        light.rounds += 1;
-        if latest as f64 > light.base as f64 * growth {
-            light.is_due = true;
-            light.rounds = 0;
-        } else if light.rounds > most_rounds {
-            light.is_held = true;
-            light.rounds = 0;
+        self.rounds += 1;
+        if latest as f64 > self.base as f64 * growth {
+            self.is_due = true;
+            self.rounds = 0;
+        } else if self.rounds > most_rounds {
+            self.is_held = true;
+            self.rounds = 0;
         }
     }
 }

@@ -1,7 +1,7 @@
 //! max_bw, the windowed maximum of the delivery rate (draft-ietf-ccwg-bbr-06 sections 5.5.2 to 5.5.6).
 
-use super::RateSample;
 use super::windowed_filter::WindowedMax;
+use crate::congestion::RateSample;
 
 /// MaxBwFilterLen in ProbeBW cycles, section 2.11.
 const FILTER_CYCLES: u64 = 2;

@@ -1,33 +1,12 @@
-//! ProbeBW (draft-ietf-ccwg-bbr-06 section 5.3.3).
+//! The cycle of ProbeBW (draft-ietf-ccwg-bbr-06 section 5.3.3): when to probe and how fast to grow.
 
 use core::time::Duration;
 
 use bats_types::Timestamp;
 
 use super::bounds::INFINITY;
-use super::constants::{
-    DEFAULT_CWND_GAIN, DOWN_PACING_GAIN, PROBE_WAIT, RENO_ROUNDS, UP_CWND_GAIN, UP_PACING_GAIN,
-};
-use super::{Bbr3, RateSample, State};
-
-/// Phase of the cycle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    Down,
-    Cruise,
-    Refill,
-    Up,
-}
-
-/// ack_phase, section 2.14: what acknowledgements say about the probe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum AckPhase {
-    Init,
-    Refilling,
-    ProbeStarting,
-    ProbeFeedback,
-    ProbeStopping,
-}
+use super::constants::PROBE_WAIT;
+use super::state::AckPhase;
 
 /// State of the cycle, section 2.14.
 #[derive(Debug)]
@@ -36,7 +15,7 @@ pub(super) struct ProbeBw {
     /// Losses now belong to packets sent while probing.
     pub(super) is_bw_probe_sample: bool,
     pub(super) prev_probe_too_high: bool,
-    prev_probe_precautionary: bool,
+    pub(super) prev_probe_precautionary: bool,
     pub(super) rounds_since_up: u64,
     up_acked: u64,
     acked_per_inc: u64,
@@ -77,177 +56,60 @@ impl ProbeBw {
         self.rounds_since_up = random & 1;
         self.wait = PROBE_WAIT + Duration::from_micros((random >> 1) % 1_000_000);
     }
-}
-
-impl Bbr3 {
-    /// IsProbingBW.
-    pub(super) fn is_probing_bw(&self) -> bool {
-        matches!(self.state, State::Startup | State::ProbeBw(Phase::Refill | Phase::Up))
-    }
-
-    fn is_in_probe_bw(&self) -> bool {
-        matches!(self.state, State::ProbeBw(_))
-    }
-
-    fn set_phase(&mut self, phase: Phase) {
-        self.state = State::ProbeBw(phase);
-        (self.pacing_gain, self.cwnd_gain) = match phase {
-            Phase::Down => (DOWN_PACING_GAIN, DEFAULT_CWND_GAIN),
-            Phase::Cruise | Phase::Refill => (1.0, DEFAULT_CWND_GAIN),
-            Phase::Up => (UP_PACING_GAIN, UP_CWND_GAIN),
-        };
-    }
-
-    /// EnterProbeBW.
-    pub(super) fn enter_probe_bw(&mut self, now: Timestamp) {
-        self.start_probe_bw_down(now);
-    }
-
     /// StartProbeBW_DOWN.
-    pub(super) fn start_probe_bw_down(&mut self, now: Timestamp) {
-        self.bounds.reset_congestion_signals();
-        self.probe_bw.acked_per_inc = INFINITY;
-        self.probe_bw.pick_wait();
-        self.probe_bw.cycle_stamp = now;
-        self.probe_bw.ack_phase = AckPhase::ProbeStopping;
-        self.start_round();
-        self.set_phase(Phase::Down);
-    }
-
-    /// StartProbeBW_CRUISE.
-    pub(super) fn start_probe_bw_cruise(&mut self) {
-        self.set_phase(Phase::Cruise);
+    pub(super) fn start_down(&mut self, now: Timestamp) {
+        self.acked_per_inc = INFINITY;
+        self.pick_wait();
+        self.cycle_stamp = now;
+        self.ack_phase = AckPhase::ProbeStopping;
     }
 
     /// StartProbeBW_REFILL.
-    pub(super) fn start_probe_bw_refill(&mut self) {
-        self.bounds.reset_short_term_model();
-        self.probe_bw.up_rounds = 0;
-        self.probe_bw.up_acked = 0;
-        self.probe_bw.prev_probe_precautionary = false;
-        self.probe_bw.ack_phase = AckPhase::Refilling;
-        self.start_round();
-        self.set_phase(Phase::Refill);
+    pub(super) fn start_refill(&mut self) {
+        self.up_rounds = 0;
+        self.up_acked = 0;
+        self.prev_probe_precautionary = false;
+        self.ack_phase = AckPhase::Refilling;
     }
 
-    /// StartProbeBW_UP.
-    fn start_probe_bw_up(&mut self, rs: &RateSample) {
-        self.probe_bw.ack_phase = AckPhase::ProbeStarting;
-        self.start_round();
-        self.full_pipe.reset(rs.delivery_rate);
-        self.note_queue_before_up();
-        self.set_phase(Phase::Up);
-        self.raise_inflight_longterm_slope();
+    /// IsTimeToProbeBW, section 5.3.3.8. `reno_rounds`: rounds between losses of a Reno flow of this
+    /// rate.
+    pub(super) fn is_time_to_probe(&self, now: Timestamp, reno_rounds: u64) -> bool {
+        now > self.cycle_stamp + self.wait || self.rounds_since_up >= reno_rounds
     }
 
-    /// UpdateProbeBWCyclePhase; `newly_acked` in bytes.
-    pub(super) fn update_probe_bw_cycle_phase(
-        &mut self,
-        now: Timestamp,
-        rs: &RateSample,
-        newly_acked: u64,
-    ) {
-        if !self.full_pipe.is_reached || self.adapt_long_term_model(rs, newly_acked) {
-            return;
-        }
-        let State::ProbeBw(phase) = self.state else { return };
-        match phase {
-            Phase::Down if self.is_time_to_probe_bw(now) => self.start_probe_bw_refill(),
-            Phase::Down if self.is_time_to_cruise() => self.start_probe_bw_cruise(),
-            Phase::Cruise if self.is_time_to_probe_bw(now) => self.start_probe_bw_refill(),
-            Phase::Refill if self.round.is_start => {
-                self.probe_bw.is_bw_probe_sample = true;
-                self.start_probe_bw_up(rs);
+    /// RaiseInflightLongtermSlope; `cwnd` and `packet` in bytes.
+    pub(super) fn raise_slope(&mut self, cwnd: u64, packet: u64) {
+        let growth = 1_u64 << self.up_rounds;
+        self.up_rounds = (self.up_rounds + 1).min(30);
+        self.acked_per_inc = (cwnd / growth).max(packet);
+    }
+
+    /// Packets by which ProbeInflightLongtermUpward raises the bound for `newly_acked` bytes.
+    pub(super) fn growth_of(&mut self, newly_acked: u64) -> u64 {
+        self.up_acked += newly_acked;
+        let delta = self.up_acked / self.acked_per_inc;
+        self.up_acked -= delta * self.acked_per_inc;
+        delta
+    }
+
+    /// Advances ack_phase at the start of a round, as in AdaptLongTermModel. Returns whether the
+    /// feedback of the last probe is complete.
+    pub(super) fn advance_ack_phase(&mut self) -> bool {
+        match self.ack_phase {
+            AckPhase::ProbeStarting => self.ack_phase = AckPhase::ProbeFeedback,
+            AckPhase::ProbeStopping => {
+                self.is_bw_probe_sample = false;
+                self.ack_phase = AckPhase::Init;
+                return true;
             }
-            Phase::Up if self.is_time_to_go_down(rs) => {
-                self.probe_bw.prev_probe_too_high = false;
-                self.start_probe_bw_down(now);
-            }
-            Phase::Down | Phase::Cruise | Phase::Refill | Phase::Up => {}
-        }
-    }
-
-    /// IsTimeToProbeBW, section 5.3.3.8.
-    fn is_time_to_probe_bw(&self, now: Timestamp) -> bool {
-        // IsRenoCoexistenceProbeTime.
-        let rounds = (self.target_inflight() / self.packet).clamp(1, RENO_ROUNDS);
-        self.ext.light.is_due
-            || now > self.probe_bw.cycle_stamp + self.probe_bw.wait
-            || self.probe_bw.rounds_since_up >= rounds
-    }
-
-    /// IsTimeToCruise.
-    fn is_time_to_cruise(&self) -> bool {
-        self.in_flight <= self.inflight_with_headroom()
-            && self.in_flight <= self.inflight(self.max_bw.get(), 1.0)
-    }
-
-    /// IsTimeToGoDown.
-    fn is_time_to_go_down(&mut self, rs: &RateSample) -> bool {
-        let longterm = self.bounds.inflight_longterm;
-        if self.probe_bw.prev_probe_too_high && self.in_flight >= longterm {
-            self.probe_bw.prev_probe_precautionary = true;
-            return true;
-        }
-        if self.is_cwnd_limited() && self.cwnd >= longterm {
-            self.full_pipe.reset(rs.delivery_rate);
-            return false;
-        }
-        self.full_pipe.is_now || self.is_queue_growing()
-    }
-
-    /// RaiseInflightLongtermSlope.
-    fn raise_inflight_longterm_slope(&mut self) {
-        let growth = 1_u64 << self.probe_bw.up_rounds;
-        self.probe_bw.up_rounds = (self.probe_bw.up_rounds + 1).min(30);
-        self.probe_bw.acked_per_inc = (self.cwnd / growth).max(self.packet);
-    }
-
-    /// ProbeInflightLongtermUpward.
-    fn probe_inflight_longterm_upward(&mut self, newly_acked: u64) {
-        if !self.is_cwnd_limited() || self.cwnd < self.bounds.inflight_longterm {
-            return;
-        }
-        self.probe_bw.up_acked += newly_acked;
-        let delta = self.probe_bw.up_acked / self.probe_bw.acked_per_inc;
-        self.probe_bw.up_acked -= delta * self.probe_bw.acked_per_inc;
-        self.bounds.inflight_longterm += delta * self.packet;
-        if self.round.is_start {
-            self.raise_inflight_longterm_slope();
-        }
-    }
-
-    /// AdaptLongTermModel: true if it decided a state transition.
-    fn adapt_long_term_model(&mut self, rs: &RateSample, newly_acked: u64) -> bool {
-        if self.round.is_start {
-            match self.probe_bw.ack_phase {
-                AckPhase::ProbeStarting => self.probe_bw.ack_phase = AckPhase::ProbeFeedback,
-                AckPhase::ProbeStopping => {
-                    self.probe_bw.is_bw_probe_sample = false;
-                    self.probe_bw.ack_phase = AckPhase::Init;
-                    if self.is_in_probe_bw() && !rs.is_app_limited {
-                        self.max_bw.advance();
-                    }
-                    if self.is_in_probe_bw()
-                        && self.probe_bw.prev_probe_precautionary
-                        && !self.probe_bw.prev_probe_too_high
-                    {
-                        self.start_probe_bw_refill();
-                        return true;
-                    }
-                }
-                AckPhase::Init | AckPhase::Refilling | AckPhase::ProbeFeedback => {}
-            }
-        }
-        if !self.is_inflight_too_high(rs.lost, self.judged_inflight_of(rs)) {
-            if self.bounds.inflight_longterm == INFINITY {
-                return false;
-            }
-            self.bounds.inflight_longterm = self.bounds.inflight_longterm.max(rs.tx_in_flight);
-            if self.state == State::ProbeBw(Phase::Up) {
-                self.probe_inflight_longterm_upward(newly_acked);
-            }
+            AckPhase::Init | AckPhase::Refilling | AckPhase::ProbeFeedback => {}
         }
         false
+    }
+
+    /// The last probe ended as a precaution, and its feedback shows that it was not too high.
+    pub(super) fn was_cut_short(&self) -> bool {
+        self.prev_probe_precautionary && !self.prev_probe_too_high
     }
 }

@@ -12,10 +12,18 @@ const SPANS: u32 = 32;
 const MIN_SPAN: Duration = Duration::from_millis(1);
 /// Spans over which a queue must stand.
 const SPANS_KEPT: usize = 4;
+/// Bounds of the queueing delay that counts as a queue: RFC 9406 section 4.2.
+const MIN_THRESHOLD: Duration = Duration::from_millis(4);
+const MAX_THRESHOLD: Duration = Duration::from_millis(16);
 
 /// The time over which a flow with this round trip measures rate and queue.
 pub(super) fn span(rtt: Duration) -> Duration {
     MIN_SPAN.max(rtt / SPANS)
+}
+
+/// Queueing delay that counts as a queue.
+pub(super) fn queue_threshold(min_rtt: Duration) -> Duration {
+    (min_rtt / 8).clamp(MIN_THRESHOLD, MAX_THRESHOLD)
 }
 
 /// The delay, and its minimum in each round and over the last spans.

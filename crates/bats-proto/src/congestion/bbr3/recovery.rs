@@ -2,9 +2,8 @@
 
 use bats_types::Timestamp;
 
-use super::bounds::INFINITY;
-use super::probe_bw::Phase;
-use super::{Bbr3, LostPacket, State};
+use super::bounds::{Bounds, INFINITY};
+use super::state::State;
 
 /// The recovery episode and the state to restore if it was spurious.
 #[derive(Debug)]
@@ -14,7 +13,7 @@ pub(super) struct Recovery {
     /// Packets of this episode declared lost and not acknowledged since.
     unconfirmed: u64,
     /// Ranges of consecutive packets lost in this round.
-    pub(super) ranges_in_round: u32,
+    ranges_in_round: u32,
     /// Whether CE marks of this round were handled.
     pub(super) has_marks: bool,
     pub(super) undo_state: Option<State>,
@@ -61,63 +60,43 @@ impl Recovery {
         self.unconfirmed = self.unconfirmed.saturating_sub(packets);
         had_losses && self.unconfirmed == 0
     }
-}
-
-impl Bbr3 {
-    /// OnEnterFastRecovery, if the loss begins an episode.
-    pub(super) fn enter_recovery(&mut self, now: Timestamp, packet: &LostPacket) {
-        if !self.recovery.is_active() {
-            self.save_cwnd();
-            self.save_state_upon_loss();
-            self.recovery.since = Some(now);
-            self.recovery.unconfirmed = 0;
-        }
-        self.recovery.unconfirmed += 1;
-        self.recovery.ranges_in_round += u32::from(!packet.continues_run);
+    /// An episode begins with a loss.
+    pub(super) fn begin(&mut self, now: Timestamp) {
+        self.since = Some(now);
+        self.unconfirmed = 0;
     }
 
-    /// OnEnterRTO: nothing is in flight, and one packet may be sent.
-    pub(super) fn on_enter_rto(&mut self, now: Timestamp) {
-        self.save_cwnd();
-        self.save_state_upon_loss();
-        self.recovery.since = Some(now);
-        self.cwnd = self.packet;
+    /// An episode begins, or begins again, with an RTO: earlier losses stay unconfirmed.
+    pub(super) fn begin_after_rto(&mut self, now: Timestamp) {
+        self.since = Some(now);
     }
 
-    /// SaveStateUponLoss.
-    pub(super) fn save_state_upon_loss(&mut self) {
-        self.save_cwnd();
-        self.recovery.undo_state = None;
-        self.recovery.undo_bw_shortterm = self.bounds.bw_shortterm;
-        self.recovery.undo_inflight_shortterm = self.bounds.inflight_shortterm;
-        self.recovery.undo_inflight_longterm = self.bounds.inflight_longterm;
+    /// Counts a lost packet; `continues_run` if the packet before it was lost, too.
+    pub(super) fn on_lost(&mut self, continues_run: bool) {
+        self.unconfirmed += 1;
+        self.ranges_in_round += u32::from(!continues_run);
     }
 
-    /// HandleSpuriousLossDetection.
-    pub(super) fn handle_spurious_loss_detection(&mut self) {
-        self.restore_cwnd();
-        self.bounds.is_loss_in_round = false;
-        self.full_pipe.reset(0);
-        let bounds = &mut self.bounds;
-        bounds.bw_shortterm = bounds.bw_shortterm.max(self.recovery.undo_bw_shortterm);
-        bounds.inflight_shortterm =
-            bounds.inflight_shortterm.max(self.recovery.undo_inflight_shortterm);
-        bounds.inflight_longterm =
-            bounds.inflight_longterm.max(self.recovery.undo_inflight_longterm);
-        let undo = self.recovery.undo_state.take();
-        match undo {
-            Some(State::Startup) if self.state != State::Startup => {
-                self.full_pipe.is_reached = false;
-                if self.state != State::ProbeRtt {
-                    self.enter_startup();
-                }
-            }
-            Some(State::ProbeBw(Phase::Up))
-                if !matches!(self.state, State::ProbeBw(Phase::Up) | State::ProbeRtt) =>
-            {
-                self.start_probe_bw_refill();
-            }
-            _ => {}
-        }
+    /// Ranges of consecutive packets lost since the last call.
+    pub(super) fn take_ranges(&mut self) -> u32 {
+        core::mem::take(&mut self.ranges_in_round)
+    }
+
+    /// SaveStateUponLoss, without the window.
+    pub(super) fn save(&mut self, bounds: &Bounds) {
+        self.undo_state = None;
+        self.undo_bw_shortterm = bounds.bw_shortterm;
+        self.undo_inflight_shortterm = bounds.inflight_shortterm;
+        self.undo_inflight_longterm = bounds.inflight_longterm;
+    }
+
+    /// HandleSpuriousLossDetection: raises `bounds` to those before the losses. Returns the state that
+    /// the losses ended.
+    pub(super) fn undo(&mut self, bounds: &mut Bounds) -> Option<State> {
+        bounds.is_loss_in_round = false;
+        bounds.bw_shortterm = bounds.bw_shortterm.max(self.undo_bw_shortterm);
+        bounds.inflight_shortterm = bounds.inflight_shortterm.max(self.undo_inflight_shortterm);
+        bounds.inflight_longterm = bounds.inflight_longterm.max(self.undo_inflight_longterm);
+        self.undo_state.take()
     }
 }

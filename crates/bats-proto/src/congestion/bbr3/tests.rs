@@ -1,6 +1,7 @@
 //! The test cases of draft-ietf-ccwg-bbr-06 appendix A, over a simulated path without a protocol.
 
 use super::constants::{DOWN_PACING_GAIN, DRAIN_PACING_GAIN, PROBE_RTT_CWND_GAIN};
+use super::state::Phase;
 use super::*;
 use crate::congestion::testing::{PACKET, Path};
 

@@ -1,11 +1,40 @@
-//! The congestion window (draft-ietf-ccwg-bbr-06 section 5.6.4).
+//! Control parameters: the pacing rate and the congestion window (draft-ietf-ccwg-bbr-06 section 5.6).
 
+use super::Bbr3;
 use super::bounds::INFINITY;
-use super::constants::{HEADROOM, INITIAL_PACKETS, MAX_QUANTUM, PROBE_RTT_CWND_GAIN};
-use super::probe_bw::Phase;
-use super::{Bbr3, State};
+use super::constants::{INITIAL_PACKETS, MAX_QUANTUM, PACING_MARGIN, PROBE_RTT_CWND_GAIN};
+use super::startup_rate::STARTUP_GAIN;
+use super::state::{Phase, State};
 
 impl Bbr3 {
+    /// The pacing gain of the state or of a mechanism beyond the draft.
+    pub(super) fn effective_pacing_gain(&self) -> f64 {
+        self.ext.pacing_gain(self.state, self.min_rtt.get(), self.pacing_gain)
+    }
+
+    /// SetPacingRateWithGain, section 5.6.2.
+    pub(super) fn set_pacing_rate_with_gain(&mut self, gain: f64) {
+        let rate = (gain * self.bw as f64 * PACING_MARGIN) as u64;
+        if rate > 0 && (self.full_pipe.is_reached || rate > self.pacing_rate) {
+            self.pacing_rate = rate;
+        }
+    }
+
+    /// SetPacingRate, section 5.6.2.
+    pub(super) fn set_pacing_rate(&mut self) {
+        self.set_pacing_rate_with_gain(self.effective_pacing_gain());
+        let startup = STARTUP_GAIN * self.ext.startup_rate(self.state) as f64 * PACING_MARGIN;
+        self.pacing_rate = self.pacing_rate.max(startup as u64);
+        if let Some(most) = self.ext.trial_pacing_rate() {
+            self.pacing_rate = self.pacing_rate.min(most);
+        }
+    }
+
+    /// MinPipeCwnd, section 2.8, in bytes.
+    fn min_pipe_cwnd(&self) -> u64 {
+        self.ext.min_pipe_cwnd(self.packet)
+    }
+
     /// BDPMultiple in bytes, of `bw` bytes per second.
     pub(super) fn bdp_multiple(&self, bw: u64, gain: f64) -> u64 {
         if bw == 0 {
@@ -38,12 +67,13 @@ impl Bbr3 {
 
     /// InflightWithHeadroom, section 5.3.3.9.
     pub(super) fn inflight_with_headroom(&self) -> u64 {
-        let longterm = self.bounds.inflight_longterm;
-        if longterm == INFINITY {
-            return INFINITY;
-        }
-        let headroom = ((longterm as f64 * HEADROOM) as u64).max(self.packet);
-        longterm.saturating_sub(headroom).max(self.min_pipe_cwnd())
+        self.bounds.inflight_with_headroom(self.packet, self.min_pipe_cwnd())
+    }
+
+    /// Bytes in flight of a light probe. `inflight_longterm` may be of a time when the rate was lower,
+    /// and would keep a light probe from finding more.
+    fn light_probe_inflight(&self) -> u64 {
+        self.inflight(self.bw, self.ext.light_probe_growth())
     }
 
     /// ProbeRTTCwnd, section 5.6.4.5.
@@ -55,14 +85,14 @@ impl Bbr3 {
     pub(super) fn set_cwnd(&mut self, newly_acked: u64) {
         let cap = self.bdp_multiple(self.bw, self.cwnd_gain)
             + self.extra_acked.get()
-            + self.reverse_window();
+            + self.ext.reverse_window(self.bw);
         let max_inflight = self.quantization_budget(cap);
         if self.full_pipe.is_reached {
             self.cwnd = (self.cwnd + newly_acked).min(max_inflight);
         } else if self.cwnd < max_inflight || self.delivered < INITIAL_PACKETS * self.packet {
             self.cwnd += newly_acked;
         }
-        if let rate @ 1.. = self.startup_rate() {
+        if let rate @ 1.. = self.ext.startup_rate(self.state) {
             self.cwnd = self.cwnd.max(self.bdp_multiple(rate, self.cwnd_gain));
         }
         self.cwnd = self.cwnd.max(self.min_pipe_cwnd());
