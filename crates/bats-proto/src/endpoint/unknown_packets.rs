@@ -90,6 +90,7 @@ impl Endpoint {
 mod tests {
     use std::sync::Arc;
 
+    use super::super::ConnectionHandle;
     use super::*;
     use crate::config::ServerConfig;
     use crate::config::{EndpointConfig, TransportConfig};
