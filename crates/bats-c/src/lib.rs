@@ -20,7 +20,7 @@ mod last_error;
 mod listener;
 mod log;
 mod owner;
-mod ports;
+mod port_release;
 mod protocol;
 mod session;
 mod signals;

@@ -12,7 +12,7 @@ use crate::connection::Connection;
 use crate::event::{Code, Failure, ListenEvent};
 use crate::gate::Gate;
 use crate::owner::Owner;
-use crate::ports::release_port;
+use crate::port_release::release_port;
 use crate::session::Session;
 
 enum Socket {

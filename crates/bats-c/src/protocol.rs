@@ -15,7 +15,7 @@ use crate::gate::Gate;
 use crate::handles::{Table, new_id};
 use crate::listener::{Listener, ListenerOwner};
 use crate::owner::Owner;
-use crate::ports::release_port;
+use crate::port_release::release_port;
 use crate::session::Session;
 
 pub(crate) static PROTOCOLS: Table<Protocol> = Table::new();
