@@ -54,6 +54,16 @@ impl Timestamp {
         self.0 as f64 / 1e9
     }
 
+    /// The earlier of two times that may be missing. Cheaper than the minimum of an iterator that flattens them, which
+    /// takes a hundred instructions.
+    #[must_use]
+    pub fn earlier(a: Option<Self>, b: Option<Self>) -> Option<Self> {
+        match (a, b) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
     /// The time elapsed since `earlier`; zero if `earlier` is later than `self`.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -109,5 +119,14 @@ mod tests {
         assert_eq!(Timestamp::ZERO - Timestamp::MAX, Duration::ZERO);
         assert_eq!(Timestamp::from_millis(5).saturating_sub(second), Timestamp::ZERO);
         assert_eq!(Timestamp::from_millis(1500) - Timestamp::from_millis(500), second);
+    }
+
+    #[test]
+    fn earlier_time_is_chosen_of_those_that_are_there() {
+        let (a, b) = (Some(Timestamp::from_millis(1)), Some(Timestamp::from_millis(2)));
+        assert_eq!([Timestamp::earlier(a, b), Timestamp::earlier(b, a)], [a, a]);
+        let [none, first, second] =
+            [(None, None), (a, None), (None, b)].map(|(a, b)| Timestamp::earlier(a, b));
+        assert_eq!([none, first, second], [None, a, b]);
     }
 }

@@ -24,8 +24,9 @@ pub(crate) struct Clock {
 impl Clock {
     #[expect(clippy::disallowed_methods, reason = "this is the driver's clock")]
     pub(crate) fn new() -> Self {
-        let phase = unix_time().as_nanos() % COMMON_PERIOD.as_nanos();
-        let first = Timestamp::ZERO + COMMON_PERIOD + Duration::from_nanos(phase as u64);
+        let unix = unix_time();
+        let phase = Duration::new(unix.as_secs() % COMMON_PERIOD.as_secs(), unix.subsec_nanos());
+        let first = Timestamp::ZERO + COMMON_PERIOD + phase;
         Self { origin: Instant::now(), first, simulated: None }
     }
 

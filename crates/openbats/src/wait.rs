@@ -42,21 +42,23 @@ fn block_on<F: Future>(future: F, limit: Option<Duration>) -> Result<F::Output, 
     let parker = Parker::of_this_thread();
     let waker = Waker::from(parker.shared());
     let mut context = Context::from_waker(&waker);
-    let clock = Clock::new();
-    let start = clock.now();
+    let limit = limit.map(|limit| {
+        let clock = Clock::new();
+        (limit, clock.now(), clock)
+    });
     loop {
         let (polled, candidate) = Candidate::collect(|| future.as_mut().poll(&mut context));
         if let Poll::Ready(output) = polled {
             return Ok(output);
         }
-        let left = match limit {
+        let left = match &limit {
             None => None,
-            Some(limit) => {
-                let passed = clock.now() - start;
-                if passed >= limit {
-                    return Err(Elapsed(limit));
+            Some((limit, start, clock)) => {
+                let passed = clock.now() - *start;
+                if passed >= *limit {
+                    return Err(Elapsed(*limit));
                 }
-                Some(limit - passed)
+                Some(*limit - passed)
             }
         };
         let has_led = candidate.is_some_and(|candidate| candidate.lead(&parker, &waker, left));

@@ -402,7 +402,7 @@ impl Endpoint {
         }
         let own = self.timers.first().map(|&(at, _)| at);
         let relay_timeout = self.relay_node.as_ref().and_then(RelayNode::next_timeout);
-        Output::Timeout([own, relay_timeout].into_iter().flatten().min())
+        Output::Timeout(Timestamp::earlier(own, relay_timeout))
     }
 
     fn report_event(&mut self, handle: ConnectionHandle, event: Event) -> Output {

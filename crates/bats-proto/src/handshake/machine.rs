@@ -482,10 +482,7 @@ impl Handshake {
     /// When to call [`Handshake::handle_timeout`] or [`Handshake::poll_datagram`].
     pub fn next_timeout(&self) -> Option<Timestamp> {
         let fails_at = (!self.is_complete()).then(|| self.fails_at());
-        match (self.schedule.next_send(), fails_at) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+        Timestamp::earlier(self.schedule.next_send(), fails_at)
     }
 
     /// Begins a retransmission if it is due.
@@ -509,6 +506,11 @@ impl Handshake {
         if self.is_client { !self.confirmed } else { !self.is_complete() && unanswered }
     }
 
+    /// Whether a datagram with long headers may be due.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        !self.failed && self.schedule.is_due(now)
+    }
+
     /// Writes the next datagram with long headers if one is due, at most `allowance` bytes; returns
     /// its length.
     pub fn poll_datagram(
@@ -517,7 +519,7 @@ impl Handshake {
         out: &mut [u8],
         allowance: usize,
     ) -> Option<usize> {
-        if self.failed || !self.schedule.is_due(now) {
+        if !self.is_due(now) {
             return None;
         }
         // A poll before the timer was handled must find the due retransmission. Otherwise peers

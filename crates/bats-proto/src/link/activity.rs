@@ -6,7 +6,7 @@ use core::time::Duration;
 use bats_types::Timestamp;
 
 use super::stall_detector::StallDetector;
-use super::timer::{earlier, take_expired};
+use super::timer::take_expired;
 
 /// Idle time after which buffers are freed: longer than pauses within a conversation, shorter than
 /// usual keep-alive intervals.
@@ -116,9 +116,9 @@ impl Activity {
 
     /// When the idle timeout or a keep-alive is due.
     pub(super) fn next_timeout(&self) -> Option<Timestamp> {
-        let next = earlier(self.idle_timer, self.keep_alive);
+        let next = Timestamp::earlier(self.idle_timer, self.keep_alive);
         #[cfg(test)]
-        let next = earlier(next, self.stuck);
+        let next = Timestamp::earlier(next, self.stuck);
         next
     }
 

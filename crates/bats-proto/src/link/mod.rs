@@ -56,7 +56,7 @@ pub(crate) use session_interface::{
     LinkCapacity, LinkRtt, LinkSession, SessionFailure, SessionFrame, SessionFrames,
 };
 pub(crate) use setup::{LinkSetup, Medium, Role};
-pub(crate) use timer::{earlier, take_expired};
+pub(crate) use timer::take_expired;
 
 use crate::config::{CongestionAlgorithm, TransportConfig};
 use crate::error::CloseReason;
@@ -638,27 +638,25 @@ impl Link {
         if let Some(until) = self.state.closing_until() {
             return Some(until);
         }
-        let mut next = [
+        let timers = [
             self.acks.next_timeout(),
             self.probing.next_timeout(),
             self.congestion.next_timeout(),
             self.activity.next_timeout(),
             self.protection.as_ref().and_then(PacketProtection::next_timeout),
             self.handshake.next_timeout(),
-        ]
-        .into_iter()
-        .flatten()
-        .min();
+        ];
+        let mut next = timers.into_iter().fold(None, Timestamp::earlier);
         if self.state.is_established() {
             let may_send = !self.path.awaits_validation(self.mtu.current());
             if self.medium == Medium::Network && !self.is_provisional {
-                next = earlier(next, self.mtu.next_timeout().filter(|_| may_send));
-                next = earlier(next, self.path.next_timeout());
+                next = Timestamp::earlier(next, self.mtu.next_timeout().filter(|_| may_send));
+                next = Timestamp::earlier(next, self.path.next_timeout());
             }
-            next = earlier(next, self.activity.stalled_at());
-            next = earlier(next, self.potentially_failed_at().filter(|&at| at > now));
-            next = earlier(next, self.activity.trim_at(self.rtt.smoothed()));
-            next = earlier(next, session.next_timeout(may_send));
+            next = Timestamp::earlier(next, self.activity.stalled_at());
+            next = Timestamp::earlier(next, self.potentially_failed_at().filter(|&at| at > now));
+            next = Timestamp::earlier(next, self.activity.trim_at(self.rtt.smoothed()));
+            next = Timestamp::earlier(next, session.next_timeout(may_send));
         }
         next
     }

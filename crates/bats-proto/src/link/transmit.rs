@@ -23,6 +23,9 @@ const MAX_BURST_BYTES: usize = 65_000;
 /// Packets with known outcome after which the loss counts as measured, and the loss assumed before.
 const MEASURED_LOSS_PACKETS: u64 = 32;
 const ASSUMED_LOSS: f64 = 0.3;
+/// Frames of a control packet take at most this on larger path MTUs: room for frames is zeroed before they are
+/// written, and on a path of 64 KiB that would cost more than the packet.
+const CONTROL_ROOM: usize = 2_048;
 /// Free bytes that a control packet needs for a further report: its fields, some ranks, and an
 /// acknowledgement.
 const REPORT_ROOM: usize = 600;
@@ -130,6 +133,9 @@ impl Link {
     }
 
     fn poll_handshake(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<Transmit> {
+        if !self.handshake.is_due(now) {
+            return None;
+        }
         // A Handshake packet of the client proves its address (RFC 9000, section 8.1). Under heavy
         // loss the limit would otherwise hold back the rest of the server's flight for long.
         let is_limited = !self.handshake.is_complete() && !self.handshake.is_validated();
@@ -156,14 +162,25 @@ impl Link {
         buffer.resize(buffer.len() + SHORT_HEADER_LEN, 0);
     }
 
-    /// Lets `write` add frames to the packet begun last; returns the start of that packet.
+    /// Lets `write` add frames to the control packet begun last; returns the start of that packet.
     fn write_frames(
         &mut self,
         buffer: &mut Vec<u8>,
         write: impl FnOnce(&mut Writer<'_>) -> Option<()>,
     ) -> usize {
+        self.write_frames_within(CONTROL_ROOM, buffer, write)
+    }
+
+    /// As [`Self::write_frames`], with at most `room` bytes of frames, and what the path MTU allows.
+    fn write_frames_within(
+        &mut self,
+        room: usize,
+        buffer: &mut Vec<u8>,
+        write: impl FnOnce(&mut Writer<'_>) -> Option<()>,
+    ) -> usize {
         let payload_start = buffer.len();
-        buffer.resize(payload_start + usize::from(self.mtu.current()) - SHORT_OVERHEAD, 0);
+        let room = room.min(usize::from(self.mtu.current()) - SHORT_OVERHEAD);
+        buffer.resize(payload_start + room, 0);
         let mut writer = Writer::new(&mut buffer[payload_start..]);
         let written = if write(&mut writer).is_some() { writer.written() } else { 0 };
         buffer.truncate(payload_start + written);
@@ -437,7 +454,8 @@ impl Link {
         let mut segment_size = None;
         for frame in fragments.frames() {
             self.begin_packet(buffer);
-            let start = self.write_frames(buffer, |writer| frame::encode(writer, &frame));
+            let start = self
+                .write_frames_within(usize::MAX, buffer, |writer| frame::encode(writer, &frame));
             let contents = Contents { coded: true, ..Contents::default() };
             self.finish_control(now, buffer, start, true, contents, session);
             let size = buffer.len() - start;

@@ -5,7 +5,7 @@ use core::time::Duration;
 use bats_types::Timestamp;
 
 use super::streams::{Streams, Totals};
-use crate::link::{SessionFrames, earlier, take_expired};
+use crate::link::{SessionFrames, take_expired};
 
 /// Frames that wait for the next control packet of the link.
 #[derive(Debug, Default)]
@@ -62,7 +62,7 @@ impl SessionControl {
 
     /// A packet arrived: feedback may be due earlier.
     pub(super) fn advance_feedback(&mut self, at: Option<Timestamp>) {
-        self.feedback_at = earlier(self.feedback_at, at);
+        self.feedback_at = Timestamp::earlier(self.feedback_at, at);
     }
 
     /// When feedback is due.

@@ -48,7 +48,7 @@ use crate::event::Event;
 use crate::flow::PathView;
 use crate::link::report_budget::RANK_INTERVAL;
 use crate::link::{
-    LinkCapacity, LinkRtt, LinkSession, SessionFailure, SessionFrame, SessionFrames, earlier,
+    LinkCapacity, LinkRtt, LinkSession, SessionFailure, SessionFrame, SessionFrames,
 };
 use crate::stats::ConnectionStats;
 use crate::wire::flow::FlowKey;
@@ -273,7 +273,7 @@ impl Session {
     fn next_stream_timeout(&self, may_send: bool) -> Option<Timestamp> {
         let streams = self.streams.as_ref()?;
         let outgoing = streams.outgoing.next_timeout().filter(|_| may_send);
-        earlier(outgoing, streams.incoming.next_timeout())
+        Timestamp::earlier(outgoing, streams.incoming.next_timeout())
     }
 
     /// Adds what the session counts to a sample of statistics, which the link has begun.
@@ -467,7 +467,7 @@ impl LinkSession for Session {
     }
 
     fn next_timeout(&self, may_send: bool) -> Option<Timestamp> {
-        earlier(self.control.next_timeout(), self.next_stream_timeout(may_send))
+        Timestamp::earlier(self.control.next_timeout(), self.next_stream_timeout(may_send))
     }
 
     fn trim(&mut self) {

@@ -225,7 +225,7 @@ impl Custody {
             let grace = is_active.then_some(now + GRACE);
             match self.is_covered_by_leader() {
                 true => (Interest::Nothing, grace),
-                false => (Interest::Nothing, [self.deadline, grace].into_iter().flatten().min()),
+                false => (Interest::Nothing, Timestamp::earlier(self.deadline, grace)),
             }
         } else if self.is_served(now) {
             let near = self.deadline.filter(|_| self.is_near);
@@ -250,7 +250,7 @@ impl Custody {
     ) -> Option<Timestamp> {
         self.leader_until = limit;
         if !self.is_covered_by_leader() && !self.is_io_in_time(now) {
-            self.leader_until = [limit, self.deadline].into_iter().flatten().min();
+            self.leader_until = Timestamp::earlier(limit, self.deadline);
         }
         self.leader_until
     }

@@ -71,6 +71,14 @@ impl Candidate {
     }
 }
 
+/// The end of a leader's wait.
+struct Wakeup {
+    /// Before anything is read from the socket.
+    at: Timestamp,
+    readiness: Readiness,
+    has_slept: bool,
+}
+
 /// A thread that leads. When dropped, the I/O thread takes care of the socket.
 struct Lead<'a> {
     shared: &'a Shared,
@@ -110,8 +118,8 @@ impl<'a> Lead<'a> {
     fn run(self, incoming: &mut ReceiveBuffers) {
         // Packets may have arrived since the last turn; then a busy receiver does not sleep at all.
         loop {
-            let Some((readiness, has_slept)) = self.sleep() else { return };
-            if !self.turn(incoming, readiness, has_slept) || self.is_over() {
+            let Some(wakeup) = self.sleep() else { return };
+            if !self.turn(incoming, &wakeup) || self.is_over() {
                 return;
             }
         }
@@ -122,11 +130,11 @@ impl<'a> Lead<'a> {
     }
 
     /// Waits for the socket, the waker, and the next deadline. `None`: the waker was called.
-    fn sleep(&self) -> Option<(Readiness, bool)> {
+    fn sleep(&self) -> Option<Wakeup> {
         let (socket, event) = self.files.as_ref()?;
-        let start = self.shared.clock.now();
-        if let Some(readiness) = self.spin(socket, start) {
-            return readiness.map(|readiness| (readiness, true));
+        if let Some(readiness) = self.spin(socket) {
+            let at = self.shared.clock.now();
+            return readiness.map(|readiness| Wakeup { at, readiness, has_slept: true });
         }
         let now = self.shared.clock.now();
         let (timeout, must_wake_io) = {
@@ -144,16 +152,18 @@ impl<'a> Lead<'a> {
             return None;
         }
         let readiness = self.parker.poll(&**socket, event, timeout).ok()?;
-        let has_slept = self.shared.clock.now() - now >= SHORTEST_WAIT;
-        Some((readiness, has_slept || !readiness.is_readable))
+        let at = self.shared.clock.now();
+        let has_slept = at - now >= SHORTEST_WAIT || !readiness.is_readable;
+        Some(Wakeup { at, readiness, has_slept })
     }
 
     /// Polls the socket without sleeping for the configured time. `None`: no packet arrived; `Some(None)`: the waker was called.
-    fn spin(&self, socket: &Sockets, start: Timestamp) -> Option<Option<Readiness>> {
+    fn spin(&self, socket: &Sockets) -> Option<Option<Readiness>> {
         let limit = self.shared.busy_poll;
         if limit.is_zero() {
             return None;
         }
+        let start = self.shared.clock.now();
         loop {
             if let Some(readiness) = socket.readiness() {
                 return Some(Some(readiness));
@@ -169,16 +179,15 @@ impl<'a> Lead<'a> {
     }
 
     /// Receives, processes and sends. Returns whether to continue to lead.
-    fn turn(&self, incoming: &mut ReceiveBuffers, readiness: Readiness, has_slept: bool) -> bool {
+    fn turn(&self, incoming: &mut ReceiveBuffers, wakeup: &Wakeup) -> bool {
         let shared = self.shared;
         let clock = &shared.clock;
         let mut guard = shared.lock_socket();
         let Some(turn) = guard.as_mut() else { return false };
-        let errors = match readiness.has_error || turn.socket.has_several() {
+        let errors = match wakeup.readiness.has_error || turn.socket.has_several() {
             true => turn.socket.unreachable_ports(),
             false => Vec::new(),
         };
-        let read_at = clock.now();
         // The I/O thread handles the error and ends the endpoint.
         let Ok(received) = turn.socket.receive(incoming) else { return false };
         let mut due = Vec::new();
@@ -190,15 +199,16 @@ impl<'a> Lead<'a> {
             core.endpoint.handle(clock.now(), Input::Datagram(datagram));
         }
         // The I/O thread serves TCP connections.
-        core.endpoint.handle_timers(timers_until(read_at, clock.now()));
+        let now = clock.now();
+        core.endpoint.handle_timers(timers_until(wakeup.at, now));
         core.check_untrusted_peers(clock);
-        core.drive_node(clock.now(), &mut due);
+        core.drive_node(now, &mut due);
         let has_more = turn.collect(&mut core, clock, usize::MAX, true, &mut due);
         if received {
             core.custody.on_received();
         }
         let now = clock.now();
-        let is_busy = core.custody.on_turn(now, has_slept || !received);
+        let is_busy = core.custody.on_turn(now, wakeup.has_slept || !received);
         let hands_back = is_busy || has_more || !core.waits_alone(self.handle, self.waker);
         core.check_idle(&mut due);
         drop(core);

@@ -4,6 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::task::Waker;
 
+use bats_types::Timestamp;
+
 use super::socket::Bursts;
 use super::{Interest, Sockets, ThreadWaker};
 use crate::clock::Clock;
@@ -52,26 +54,28 @@ impl SocketTurn {
         due: &mut Vec<Waker>,
     ) -> bool {
         core.custody.taken = Default::default();
-        let (mut bursts, mut has_events) = (0, false);
+        let (mut bursts, mut has_events, mut now) = (0, false, clock.now());
         loop {
             // Unsent packets go first; without free buffers, send before polling for more.
             let Some(buffer) = self.outgoing.room().filter(|_| bursts < limit) else { return true };
-            match core.endpoint.poll(clock.now(), buffer) {
+            match core.endpoint.poll(now, buffer) {
                 Output::Transmit(transmit) => {
                     self.outgoing.push(transmit);
                     bursts += 1;
+                    // A burst takes long enough to make the next one due.
+                    now = clock.now();
                 }
                 Output::Event(handle, event) => {
                     has_events = true;
                     core.on_event(clock, handle, event, due);
                 }
-                Output::Timeout(_) if core.is_terminated && core.close_links(clock.now()) => {}
+                Output::Timeout(_) if core.is_terminated && core.close_links(now) => {}
                 Output::Timeout(until) => {
-                    let until = [until, core.node_timeout()].into_iter().flatten().min();
+                    let until = Timestamp::earlier(until, core.node_timeout());
                     if is_turn {
-                        core.custody.end_turn(until, clock.now(), has_events || bursts > 0);
+                        core.custody.end_turn(until, now, has_events || bursts > 0);
                     } else {
-                        core.custody.set_deadline(until, clock.now());
+                        core.custody.set_deadline(until, now);
                     }
                     return false;
                 }

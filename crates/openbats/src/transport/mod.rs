@@ -208,7 +208,7 @@ impl Transports {
             let binding = Binding::ALL[self.turn];
             self.turn = (self.turn + 1) % Binding::ALL.len();
             match self.poll_binding(binding, now, buffer) {
-                Output::Timeout(at) => timeout = [timeout, at].into_iter().flatten().min(),
+                Output::Timeout(at) => timeout = Timestamp::earlier(timeout, at),
                 output => return output,
             }
         }

@@ -410,7 +410,7 @@ impl Quic {
         let own = connection.session.next_timeout();
         #[cfg(test)]
         let own = connection.stuck.or(own);
-        let next = [quic, own].into_iter().flatten().min();
+        let next = Timestamp::earlier(quic, own);
         let is_stuck = self.stuck_timers.is_stuck(id, next);
         if is_stuck && connection.on_stuck_timer() {
             self.counters.timers_stuck += 1;

@@ -425,10 +425,8 @@ impl Tcp {
         if let Err(error) = self.watch_listener(wanted) {
             tracing::error!(%error, "polling the TCP listener failed");
         }
-        Err([self.timers.first().map(|&(at, _)| at), self.accept_paused_until]
-            .into_iter()
-            .flatten()
-            .min())
+        let next = self.timers.first().map(|&(at, _)| at);
+        Err(Timestamp::earlier(next, self.accept_paused_until))
     }
 
     fn update_timer_and_interest(&mut self, now: Timestamp, id: u64) {

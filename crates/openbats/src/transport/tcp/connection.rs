@@ -195,6 +195,6 @@ impl Connection {
             CloseState::Open => self.tls.session().next_timeout(),
             CloseState::Flushing(until) | CloseState::AwaitingEof(until) => Some(until),
         };
-        [next, self.paused_until].into_iter().flatten().min()
+        Timestamp::earlier(next, self.paused_until)
     }
 }
