@@ -5,10 +5,9 @@ mod connect;
 mod files;
 mod open;
 
-use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use std::time::Duration;
@@ -17,6 +16,7 @@ use bytes::Bytes;
 use openbats::{Endpoint, Fingerprint};
 use tokio::sync::Notify;
 
+use self::files::FileQueue;
 use crate::callback::{AcceptCallback, ChannelCallback, ConnectionCallback, UserPointer};
 use crate::channel::{Channel, ChannelSet};
 use crate::config::Config;
@@ -50,9 +50,6 @@ struct Details {
     /// Reason why the connection failed or ended.
     error: String,
     last_stats: openbats_stats_t,
-    files: VecDeque<PathBuf>,
-    /// Results of completed files that are not reported to the program yet.
-    file_results: VecDeque<Result<(), String>>,
 }
 
 /// One connection.
@@ -70,11 +67,11 @@ pub(crate) struct Session {
     /// Mode 11: the socket of this client connection only.
     endpoint: Mutex<Option<Endpoint>>,
     details: Mutex<Details>,
+    files: FileQueue,
     state: AtomicU8,
     ideal: AtomicU32,
     /// Wakes the session's task after a change of the fields below.
     wake: Notify,
-    files_added: Notify,
     stop_requested: AtomicBool,
     /// A message was rejected because the send buffer was full.
     is_blocked: AtomicBool,
@@ -116,7 +113,7 @@ impl Session {
             state: AtomicU8::new(CONNECTING),
             ideal: AtomicU32::new(INITIAL_IDEAL_LENGTH),
             wake: Notify::new(),
-            files_added: Notify::new(),
+            files: FileQueue::default(),
             stop_requested: AtomicBool::new(false),
             is_blocked: AtomicBool::new(false),
             has_new_data: AtomicBool::new(false),
@@ -262,6 +259,19 @@ impl Session {
             }
             Err(Rejection::Failed(failure)) => Err(failure),
         }
+    }
+
+    /// Queues a file to be sent.
+    pub(crate) fn send_file(&self, path: &Path) -> Result<(), Failure> {
+        let is_open = self.state.load(Ordering::SeqCst) == OPEN;
+        let Some(connection) = self.connection().filter(|_| is_open) else {
+            return Err(Failure::new(Code::ConnectionClosed, "the connection is not established"));
+        };
+        if !connection.is_reliable() {
+            let text = "files can be sent in reliable modes only";
+            return Err(Failure::new(Code::SendFailed, text));
+        }
+        self.files.push(path)
     }
 
     fn note_sent(&self) {

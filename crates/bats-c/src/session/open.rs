@@ -9,7 +9,8 @@ use bytes::Bytes;
 use tokio::time::{MissedTickBehavior, interval, sleep_until, timeout};
 
 use super::ack_state::AckState;
-use super::{CLOSING, OPEN, Session, lock};
+use super::files::send_file;
+use super::{CLOSING, OPEN, Session};
 use crate::connection::{CloseCause, CloseKind, Connection, Incoming};
 use crate::event::Event;
 
@@ -92,6 +93,22 @@ impl Session {
         self.end();
     }
 
+    /// Sends the queued files one after the other.
+    async fn run_files(self: Arc<Self>, connection: Connection) {
+        loop {
+            let path = self.files.next().await;
+            let result =
+                send_file(&connection, path, || self.ideal_length(), || self.note_sent()).await;
+            let is_sent = result.is_ok();
+            self.files.complete(result);
+            if is_sent {
+                // An empty file must be reported as acknowledged too.
+                self.has_new_data.store(true, Ordering::SeqCst);
+            }
+            self.wake.notify_one();
+        }
+    }
+
     async fn serve(self: &Arc<Self>, connection: &Connection) -> End {
         let mut ack_state = AckState::Idle;
         let mut is_full = false;
@@ -113,7 +130,7 @@ impl Session {
             if ack_state != AckState::Waiting && self.has_new_data.swap(false, Ordering::SeqCst) {
                 ack_state = AckState::Waiting;
             }
-            let file_result = lock(&self.details).file_results.pop_front();
+            let file_result = self.files.pop_result();
             if let Some(result) = file_result {
                 match result {
                     Ok(()) => {
@@ -151,7 +168,7 @@ impl Session {
                     if ack_state.until().is_some() =>
                 {
                     let sent = self.sent.load(Ordering::SeqCst);
-                    if !lock(&self.details).files.is_empty() {
+                    if !self.files.is_empty() {
                         // The sender waits for the disk, and more messages follow.
                         ack_state = AckState::all_acknowledged(sent);
                         continue;

@@ -28,9 +28,7 @@ impl Case {
         let once = tools * protocols as f64 * f64::from(self.repetitions);
         once * self.networks.len() as f64 + self.verification_seconds()
     }
-}
 
-impl Case {
     /// Duration of the verification of the emulator, in seconds.
     pub(crate) fn verification_seconds(&self) -> f64 {
         if !self.verify {

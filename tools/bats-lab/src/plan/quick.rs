@@ -15,7 +15,7 @@ impl Suite {
     /// Shortens all tests: less time, fewer messages, the corners of a matrix, no repetitions.
     pub(crate) fn shorten(&mut self) {
         for case in &mut self.cases {
-            case.shorten();
+            shorten(case);
         }
         self.notes.push(format!(
             "--quick: measurements of at most {SECONDS} s and {MESSAGES} messages, the corners of matrices, no repetitions; times of flows and events are scaled accordingly"
@@ -23,72 +23,71 @@ impl Suite {
     }
 }
 
-impl Case {
-    fn shorten(&mut self) {
-        self.repetitions = 1;
-        // Flows and events keep their relative time in the longest throughput measurement.
-        let throughput =
-            self.tools.iter().filter(|tool| matches!(tool.kind, ToolKind::Throughput { .. }));
-        let longest = throughput.map(super::Tool::seconds).fold(SECONDS, f64::max);
-        let factor = SECONDS / longest;
-        for tool in &mut self.tools {
-            let is_long = tool.seconds() > SECONDS;
-            match &mut tool.kind {
-                ToolKind::Rtt { count, .. } | ToolKind::Ping { count, .. } => {
-                    *count = (*count).min(MESSAGES);
-                    tool.intervals = tool.intervals.min(*count);
-                }
-                _ if is_long => {
-                    tool.interval = tool.interval.min(SECONDS / f64::from(INTERVALS));
-                    tool.intervals = (SECONDS / tool.interval).round().max(1.0) as u32;
-                }
-                _ => {}
+fn shorten(case: &mut Case) {
+    case.repetitions = 1;
+    // Flows and events keep their relative time in the longest throughput measurement.
+    let throughput =
+        case.tools.iter().filter(|tool| matches!(tool.kind, ToolKind::Throughput { .. }));
+    let longest = throughput.map(super::Tool::seconds).fold(SECONDS, f64::max);
+    let factor = SECONDS / longest;
+    for tool in &mut case.tools {
+        let is_long = tool.seconds() > SECONDS;
+        match &mut tool.kind {
+            ToolKind::Rtt { count, .. } | ToolKind::Ping { count, .. } => {
+                *count = (*count).min(MESSAGES);
+                tool.intervals = tool.intervals.min(*count);
             }
-        }
-        for flow in &mut self.flows {
-            for time in [&mut flow.delay, &mut flow.duration].into_iter().flatten() {
-                *time *= factor;
+            _ if is_long => {
+                tool.interval = tool.interval.min(SECONDS / f64::from(INTERVALS));
+                tool.intervals = (SECONDS / tool.interval).round().max(1.0) as u32;
             }
+            _ => {}
         }
-        for event in &mut self.events {
-            event.at *= factor;
-        }
-        self.corners();
     }
+    for flow in &mut case.flows {
+        for time in [&mut flow.delay, &mut flow.duration].into_iter().flatten() {
+            *time *= factor;
+        }
+    }
+    for event in &mut case.events {
+        event.at *= factor;
+    }
+    keep_corners(case);
+}
 
-    fn corners(&mut self) {
-        if self.networks.len() <= NETWORKS {
-            return;
-        }
-        let values = |of: fn(&super::Network) -> Option<f64>| -> Option<(f64, f64)> {
-            let all: Option<Vec<f64>> = self.networks.iter().map(of).collect();
-            let all = all?;
-            let ends = (all.iter().copied().reduce(f64::min)?, all.into_iter().reduce(f64::max)?);
-            Some(ends)
-        };
-        let is_corner = match (values(|one| one.loss_percent), values(|one| one.delay_ms)) {
-            (Some(losses), Some(delays)) => {
-                let at = |ends: (f64, f64), value: Option<f64>| {
-                    value.is_some_and(|value| value == ends.0 || value == ends.1)
-                };
-                let corner = move |one: &super::Network| {
-                    at(losses, one.loss_percent) && at(delays, one.delay_ms)
-                };
-                self.networks.iter().map(corner).collect()
-            }
-            _ => vec![false; self.networks.len()],
-        };
-        let last = self.networks.len() - 1;
-        let has_corners = is_corner.iter().any(|&corner| corner);
-        let mut index = 0;
-        self.networks.retain(|_| {
-            let stays = if has_corners { is_corner[index] } else { index == 0 || index == last };
-            index += 1;
-            stays
-        });
-        // Assertions refer to networks by their index in the full matrix.
-        self.assertions.retain(|one| one.network.is_none());
+/// Keeps the corners of a matrix of networks.
+fn keep_corners(case: &mut Case) {
+    if case.networks.len() <= NETWORKS {
+        return;
     }
+    let values = |of: fn(&super::Network) -> Option<f64>| -> Option<(f64, f64)> {
+        let all: Option<Vec<f64>> = case.networks.iter().map(of).collect();
+        let all = all?;
+        let ends = (all.iter().copied().reduce(f64::min)?, all.into_iter().reduce(f64::max)?);
+        Some(ends)
+    };
+    let is_corner = match (values(|one| one.loss_percent), values(|one| one.delay_ms)) {
+        (Some(losses), Some(delays)) => {
+            let at = |ends: (f64, f64), value: Option<f64>| {
+                value.is_some_and(|value| value == ends.0 || value == ends.1)
+            };
+            let corner = move |one: &super::Network| {
+                at(losses, one.loss_percent) && at(delays, one.delay_ms)
+            };
+            case.networks.iter().map(corner).collect()
+        }
+        _ => vec![false; case.networks.len()],
+    };
+    let last = case.networks.len() - 1;
+    let has_corners = is_corner.iter().any(|&corner| corner);
+    let mut index = 0;
+    case.networks.retain(|_| {
+        let stays = if has_corners { is_corner[index] } else { index == 0 || index == last };
+        index += 1;
+        stays
+    });
+    // Assertions refer to networks by their index in the full matrix.
+    case.assertions.retain(|one| one.network.is_none());
 }
 
 #[cfg(test)]
