@@ -45,7 +45,9 @@ pub use config::{
     TransportConfig,
 };
 pub use crypto::{KeyLog, SessionStore};
-pub use endpoint::{ConnectionHandle, Endpoint, Input, Local, Output, Received, Transmit};
+pub use endpoint::{
+    ConnectionHandle, Endpoint, Input, Local, Output, Received, Steering, Transmit,
+};
 pub use error::{CloseReason, ConnectError, SendError};
 pub use event::Event;
 pub use session::channel::{ChannelError, ChannelId, ChannelStats};

@@ -233,3 +233,33 @@ pub struct EndpointStats {
     /// Handshakes whose early data was refused because the replay ledger was full.
     pub early_data_refused: u64,
 }
+
+impl EndpointStats {
+    /// The counters of two endpoints together.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            datagrams_received: self.datagrams_received + other.datagrams_received,
+            datagrams_dropped: self.datagrams_dropped + other.datagrams_dropped,
+            unauthenticated_ignored: self.unauthenticated_ignored + other.unauthenticated_ignored,
+            handshakes_started: self.handshakes_started + other.handshakes_started,
+            connections_refused: self.connections_refused + other.connections_refused,
+            half_open_refused: self.half_open_refused + other.half_open_refused,
+            memory_refusals: self.memory_refusals + other.memory_refusals,
+            budgets_reduced: self.budgets_reduced + other.budgets_reduced,
+            memory_promised: self.memory_promised + other.memory_promised,
+            memory_shortages: self.memory_shortages + other.memory_shortages,
+            peers_misbehaved: self.peers_misbehaved + other.peers_misbehaved,
+            timers_stuck: self.timers_stuck + other.timers_stuck,
+            answers_dropped: self.answers_dropped + other.answers_dropped,
+            retries_sent: self.retries_sent + other.retries_sent,
+            version_negotiations_sent: self.version_negotiations_sent
+                + other.version_negotiations_sent,
+            stateless_resets_sent: self.stateless_resets_sent + other.stateless_resets_sent,
+            stateless_resets_received: self.stateless_resets_received
+                + other.stateless_resets_received,
+            sessions_displaced: self.sessions_displaced + other.sessions_displaced,
+            early_data_refused: self.early_data_refused + other.early_data_refused,
+        }
+    }
+}

@@ -11,9 +11,9 @@ use bats_proto::{
 };
 use bytes::Bytes;
 
+use crate::builder::offers;
 use crate::clock::Clock;
 use crate::driver::{LazyPoller, SocketOptions};
-use crate::endpoint::offers;
 #[cfg(feature = "quic")]
 use crate::transport::Quic;
 use crate::transport::{Handle, Listener, Output, Tcp, Transports, Udp};

@@ -118,6 +118,7 @@
 
 #[doc(hidden)]
 pub mod bindings;
+mod builder;
 mod channel;
 mod channel_messages;
 #[cfg(feature = "tokio")]
@@ -157,11 +158,12 @@ pub use bats_proto::{
     ConnectionStats, EarlyDataStats, EndpointStats, Goal, MessageStats, Mode, PacketStats,
     PathStats, PresharedKey, PresharedKeyError, SessionStore, TransportConfig,
 };
+pub use builder::Builder;
 pub use channel::Channel;
 pub use channel_messages::{ChannelMessages, MessageError};
 pub use connection::Connection;
 pub use driver::IoThreads;
-pub use endpoint::{Builder, Endpoint};
+pub use endpoint::Endpoint;
 pub use error::{ChannelError, ConnectError, RecvError, SendError, StartError, TrustError};
 pub use fingerprint::Fingerprint;
 pub use identity::{Identity, read_preshared_key};

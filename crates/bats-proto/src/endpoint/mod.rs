@@ -16,6 +16,7 @@ mod relay_node;
 #[cfg(test)]
 mod replay_ledger_tests;
 mod stateless_reset;
+mod steering;
 #[cfg(test)]
 mod stuck_timers_tests;
 mod unauthenticated;
@@ -48,6 +49,7 @@ use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
 
 pub use handle::ConnectionHandle;
+pub use steering::Steering;
 
 use admission::{FirstFlights, HalfOpen, MemoryLedger};
 use instances::Instances;
@@ -92,6 +94,8 @@ pub struct Endpoint {
     connections: BTreeMap<ConnectionHandle, Box<Connection>>,
     next_handle: u64,
     by_cid: FxHashMap<[u8; 4], ConnectionHandle>,
+    /// Which connection IDs are those of this endpoint.
+    steering: Steering,
     /// Connections by the client's address and initial destination connection ID, for packets that
     /// do not use the server's connection ID yet.
     by_first: FxHashMap<(SocketAddr, [u8; ORIGINAL_CID_LEN]), ConnectionHandle>,
@@ -142,6 +146,7 @@ impl Endpoint {
             connections: BTreeMap::new(),
             next_handle: 0,
             by_cid: FxHashMap::default(),
+            steering: Steering::default(),
             by_first: FxHashMap::default(),
             firsts: BTreeMap::new(),
             dirty: VecDeque::new(),
@@ -161,6 +166,11 @@ impl Endpoint {
             stats: EndpointStats::default(),
             relay_node: None,
         })
+    }
+
+    /// Several endpoints share an address: connections from now on have IDs that name this one.
+    pub fn set_steering(&mut self, steering: Steering) {
+        self.steering = steering;
     }
 
     /// Starts a connection; [`Event::Connected`] or [`Event::Closed`] follows.
@@ -290,7 +300,7 @@ impl Endpoint {
 
     fn fresh_cid(&mut self) -> [u8; 4] {
         loop {
-            let cid = self.rng.next_u32().to_be_bytes();
+            let cid = self.steering.name(self.rng.next_u32().to_be_bytes());
             if !self.by_cid.contains_key(&cid) {
                 return cid;
             }

@@ -12,6 +12,8 @@ mod socket;
 mod socket_options;
 mod socket_turn;
 mod sockets;
+#[cfg(target_os = "linux")]
+mod steering;
 mod thread_waker;
 mod timers;
 

@@ -17,6 +17,8 @@ use crate::clock::Clock;
 use crate::driver::SocketOptions;
 use crate::driver::icmp_errors::{self, UnreachablePort};
 use crate::driver::parker::Readiness;
+#[cfg(target_os = "linux")]
+use crate::driver::steering;
 use crate::kernel_memory::is_lack_of_memory;
 use crate::log_limit::LogLimit;
 
@@ -71,6 +73,18 @@ impl Socket {
     pub(crate) fn bind_any(options: &SocketOptions) -> io::Result<Self> {
         Self::bind((Ipv6Addr::UNSPECIFIED, 0).into(), options)
             .or_else(|_| Self::bind(([0, 0, 0, 0], 0).into(), options))
+    }
+
+    /// Hands packets to one of the `count` sockets of this address, in the order in which they were bound: to that whose
+    /// number is the first byte of the destination connection ID modulo `count`.
+    pub(crate) fn steer(&self, count: usize) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        return steering::attach(&self.socket, count);
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = count;
+            Err(io::ErrorKind::Unsupported.into())
+        }
     }
 
     fn from_std(socket: UdpSocket) -> io::Result<Self> {

@@ -21,12 +21,17 @@ pub(crate) struct SocketOptions {
     pub(crate) device: Option<String>,
     /// The DSCP of outgoing packets, 0 to [`MAX_DSCP`].
     pub(crate) dscp: u8,
+    /// Whether other sockets of this endpoint have the same address.
+    pub(crate) shares_port: bool,
 }
 
 impl SocketOptions {
     /// Applies the options; to be called before the socket is bound.
     pub(crate) fn apply(&self, socket: &RawSocket, is_ipv6: bool) -> io::Result<()> {
         self.bind_device(socket)?;
+        if self.shares_port {
+            rustix::net::sockopt::set_socket_reuseport(socket, true)?;
+        }
         self.set_dscp(socket, is_ipv6)
     }
 

@@ -8,8 +8,8 @@ use bats_proto::{Mode, PresharedKey, TransportConfig};
 
 use super::state::{NodeSetup, serves};
 use super::{LinkPolicy, Node, NodeId};
+use crate::builder::{Builder, NodeStart};
 use crate::driver::{IoThreads, canonical};
-use crate::endpoint::{Builder, NodeStart};
 use crate::error::StartError;
 use crate::fingerprint::Fingerprint;
 use crate::identity::Identity;

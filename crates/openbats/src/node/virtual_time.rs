@@ -9,8 +9,8 @@ use std::task::Waker;
 use bats_proto::{Input, Received, Timestamp, Transmit};
 
 use super::{Node, NodeBuilder};
+use crate::builder::Simulated;
 use crate::clock::Clock;
-use crate::endpoint::Simulated;
 use crate::error::StartError;
 use crate::fingerprint::Fingerprint;
 use crate::identity::Identity;
