@@ -1,8 +1,6 @@
 //! Packets that enter the relay, from links and from this node's own sessions. Each is assigned to
 //! its flow, classified as innovative or not, and put into the buffers of the next hop.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use bats_code::recode::{CoefficientVector, unit_vector};
 use bats_types::Timestamp;
 
@@ -10,15 +8,15 @@ use super::coding::Coded;
 use super::config::{
     MAX_FLOWS, MAX_NON_INNOVATIVE, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW as WINDOW,
 };
+use super::flow::Flow;
 use super::inbound::{Arrival, OverAllLinks, batch_timeout};
+use super::link::Links;
 use super::link_view::{LinkId, LinkView};
-use super::opaque::DuplicateFilter;
 use super::outbound::Outbound;
 use super::rate_limit::LimitGroup;
 use super::room::memory_limit;
-use super::traffic::Traffic;
-use super::unrecoded::{Unrecoded, UnrecodedQueue};
-use super::{Delivery, Flow, Link, Relay, RelayEvent};
+use super::unrecoded::Unrecoded;
+use super::{Delivery, Relay, RelayEvent};
 use bats_wire::batch_rank::Space;
 use bats_wire::coding::{CodingHeader, expand};
 use bats_wire::flow::{FlowHeader, FlowKey};
@@ -107,23 +105,7 @@ impl Relay {
             return false;
         }
         let mix = u64::from(key.flow) << 32 | u64::from(key.source.0);
-        let mut flow = Flow {
-            seed: self.seed ^ mix.wrapping_mul(0xd6e8_feb8_6659_fd93),
-            inbound: BTreeMap::new(),
-            over_all_links: None,
-            outbound: BTreeMap::new(),
-            unrouted: None,
-            duplicates: DuplicateFilter::default(),
-            received: Traffic::default(),
-            sent: Traffic::default(),
-            last_used: now,
-            timer: None,
-            newest: [0; 2],
-            state: 0,
-            unrecoded: UnrecodedQueue::default(),
-            #[cfg(test)]
-            stuck: None,
-        };
+        let mut flow = Flow::new(now, self.seed ^ mix.wrapping_mul(0xd6e8_feb8_6659_fd93));
         if key.destination != self.config.node {
             flow.outbound.extend(self.routes(key.destination).map(|link| {
                 let feedback = self.links.get(&link).is_some_and(|state| state.feedback);
@@ -138,7 +120,7 @@ impl Relay {
     /// Marks the flow as active on its links: it may have packets for them.
     pub(super) fn activate(&mut self, key: FlowKey) {
         if let Some(flow) = self.flows.get(&key) {
-            activate(&mut self.links, &mut self.ready, key, flow);
+            flow.activate(key, &mut self.links, &mut self.ready);
         }
     }
 
@@ -199,6 +181,31 @@ impl Relay {
             self.ready.insert(id);
         } else {
             self.stats.dropped.overflowed = self.stats.dropped.overflowed.saturating_add(1);
+        }
+    }
+
+    /// A packet is dropped because no route leads to its destination: reports it, and sends NO_ROUTE to
+    /// the source. `payload` is what follows the flow header.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
+    fn on_unroutable(&mut self, now: Timestamp, key: FlowKey, kind: PacketKind, payload: &[u8]) {
+        self.stats.dropped.unroutable = self.stats.dropped.unroutable.saturating_add(1);
+        if self.unroutable.allows_event(now, key.destination, self.events.len()) {
+            self.events.push_back(RelayEvent::Unroutable(key.destination));
+        }
+        let here = self.config.node;
+        let Some((back, hint)) = self.unroutable.no_route(now, here, key, kind, payload) else {
+            return;
+        };
+        if let Some(link) = self.route(back.destination) {
+            let header =
+                FlowHeader { key: back, hop_limit: self.config.hop_limit.saturating_sub(1) };
+            self.push_opaque(now, Some(link), header, &hint);
+            self.stats.no_route_sent = self.stats.no_route_sent.saturating_add(1);
         }
     }
 
@@ -336,7 +343,7 @@ impl Relay {
         flow.unrecoded.push_back(Unrecoded { kind, hop_limit, limit, bytes: payload.to_vec() });
         self.bytes += cost;
         self.stats.memory.bytes_peak = self.stats.memory.bytes_peak.max(self.bytes as u64);
-        activate(&mut self.links, &mut self.ready, key, flow);
+        flow.activate(key, &mut self.links, &mut self.ready);
     }
 
     /// Adds a packet to the buffers of its flow for the link that `choose` returns, within the memory limits.
@@ -344,7 +351,7 @@ impl Relay {
         &mut self,
         now: Timestamp,
         key: FlowKey,
-        choose: impl FnOnce(&Flow, &BTreeMap<LinkId, Link>) -> Option<LinkId>,
+        choose: impl FnOnce(&Flow, &Links) -> Option<LinkId>,
         coded: &Coded<'_>,
     ) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
@@ -357,7 +364,7 @@ impl Relay {
         outbound.shed(memory_limit(self.config.total_bytes, others), &mut self.stats);
         self.bytes = others + outbound.bytes();
         self.stats.memory.bytes_peak = self.stats.memory.bytes_peak.max(self.bytes as u64);
-        activate(&mut self.links, &mut self.ready, key, flow);
+        flow.activate(key, &mut self.links, &mut self.ready);
     }
 
     /// Frees packets of a flow for a link until the flow is within its limits.
@@ -423,23 +430,6 @@ impl Relay {
         let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit, limit };
         self.add(now, key, |_, _| Some(link), &coded);
         self.arm(key);
-    }
-}
-
-/// Marks a flow as active on its links: it may have packets for them.
-pub(super) fn activate(
-    links: &mut BTreeMap<LinkId, Link>,
-    ready: &mut BTreeSet<LinkId>,
-    key: FlowKey,
-    flow: &Flow,
-) {
-    for id in flow.outbound.keys() {
-        let Some(link) = links.get_mut(id) else { continue };
-        link.blocked.remove(&key);
-        if link.is_active.insert(key) {
-            link.active.push_back(key);
-        }
-        ready.insert(*id);
     }
 }
 

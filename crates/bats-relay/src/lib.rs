@@ -21,11 +21,13 @@ mod batch;
 mod bucket_tests;
 mod coding;
 mod config;
+mod flow;
 mod forwards;
 mod inbound;
 mod ingress;
 #[cfg(test)]
 mod limit_tests;
+mod link;
 mod link_view;
 #[cfg(test)]
 mod loop_tests;
@@ -43,6 +45,7 @@ mod queue_tests;
 mod rate_limit;
 #[cfg(test)]
 mod rate_limit_tests;
+mod rerouting;
 mod room;
 #[cfg(test)]
 mod room_tests;
@@ -52,6 +55,7 @@ mod status;
 mod status_tests;
 #[cfg(test)]
 mod tests;
+mod timers;
 mod traffic;
 mod unrecoded;
 mod unroutable;
@@ -71,20 +75,21 @@ pub use config::{
     MAX_FLOWS, MAX_NON_INNOVATIVE, MAX_OPAQUE, MAX_RECODED, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW,
     RelayBatchStats, RelayConfig, RelayDropStats, RelayMemoryStats, RelayStats,
 };
-use inbound::{Inbound, OverAllLinks, report_interval};
+use flow::Flow;
+use inbound::report_interval;
+use link::{Link, Links, is_alive};
 pub use link_view::{LinkId, LinkView};
-use opaque::{DuplicateFilter, OpaqueQueue};
-use outbound::Outbound;
 pub use policy::LinkPolicy;
-use rate_limit::{FlowLimits, RateLimits};
+use rate_limit::RateLimits;
 pub use rate_limit::{LimitGroup, RateLimit};
 use room::{memory_limit, window_packets};
+use routes::Routes;
 pub use routes::{MAX_PATHS, PathSetStats};
 pub use status::{FlowStatus, LinkQueue};
-use traffic::Traffic;
-use unrecoded::{Unrecoded, UnrecodedQueue};
+use timers::Timers;
+use unrecoded::Unrecoded;
+use unroutable::UnroutableReports;
 pub use unroutable_limit::MAX_UNROUTABLE;
-use unroutable_limit::UnroutableLimit;
 
 /// A packet for this node itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,113 +118,17 @@ pub enum RelayEvent {
     Unroutable(NodeId),
 }
 
-#[derive(Debug)]
-struct Link {
-    /// Whether both ends report ranks to each other.
-    feedback: bool,
-    policy: LinkPolicy,
-    view: LinkView,
-    opaque: OpaqueQueue,
-    /// Whether the next packet comes from a flow, because the last one was an end-to-end packet.
-    coded_turn: bool,
-    /// Flows that may have packets for the link, in round-robin order.
-    active: VecDeque<FlowKey>,
-    is_active: BTreeSet<FlowKey>,
-    /// Flows whose packets wait for the next node's credit.
-    blocked: BTreeSet<FlowKey>,
-    /// Reports to be written.
-    reports: VecDeque<BatchRank>,
-    /// Flows whose reports are due.
-    reporting: BTreeSet<FlowKey>,
-    received: u64,
-    non_innovative: u64,
-    event_sent: bool,
-    /// Whether most packets from the link are non-innovative.
-    demoted: bool,
-    /// Whether each node that the link leads to has another usable link, after so many changes of routes.
-    has_alternatives: Option<(u64, bool)>,
-}
-
-impl Link {
-    /// Number of flows that wait for the link or for the next node's credit.
-    fn waiting_flows(&self) -> usize {
-        self.active.len() + self.blocked.len()
-    }
-}
-
-#[derive(Debug)]
-struct Flow {
-    seed: u64,
-    /// Receiving state by the link that packets arrive over; empty at the source. Values are boxed
-    /// here and below because a B-tree node has space for eleven of them.
-    inbound: BTreeMap<LinkId, Box<Inbound>>,
-    /// `None` while packets came over one link only: its state says what is new.
-    over_all_links: Option<Box<OverAllLinks>>,
-    /// Sending state by the link to the next node; empty at the destination.
-    outbound: BTreeMap<LinkId, Box<Outbound>>,
-    /// Packets that wait for a route.
-    unrouted: Option<Box<Outbound>>,
-    duplicates: DuplicateFilter,
-    received: Traffic,
-    /// Coded packets sent to the next nodes.
-    sent: Traffic,
-    last_used: Timestamp,
-    timer: Option<Timestamp>,
-    /// Newest BIDs of a flow that starts at this node.
-    newest: [u64; 2],
-    /// Bytes of batch state at the last update.
-    state: usize,
-    /// Packets forwarded without recoding.
-    unrecoded: UnrecodedQueue,
-    /// A defect for tests: a timer that nothing handles.
-    #[cfg(test)]
-    stuck: Option<Timestamp>,
-}
-
-impl Flow {
-    /// Whether an unrecoded packet may be sent, and no link in `alternatives` can send it.
-    fn has_unrecoded_for(
-        &self,
-        now: Timestamp,
-        limits: FlowLimits<'_>,
-        alternatives: &[LinkId],
-    ) -> bool {
-        self.unrecoded.front().is_some_and(|first| limits.is_open(now, first.limit))
-            && !alternatives.iter().any(|link| self.outbound.contains_key(link))
-    }
-
-    /// The groups whose rates hold back packets for a link.
-    fn held_by(
-        &self,
-        now: Timestamp,
-        limits: FlowLimits<'_>,
-        link: LinkId,
-    ) -> BTreeSet<LimitGroup> {
-        let outbound = self.outbound.get(&link);
-        let held = outbound.into_iter().flat_map(|outbound| outbound.held_by(now, limits));
-        let first = self.unrecoded.front().and_then(|first| first.limit);
-        held.chain(first.filter(|group| !limits.is_open(now, Some(*group)))).collect()
-    }
-}
-
 /// The relay of a node.
 #[derive(Debug)]
 pub struct Relay {
     config: RelayConfig,
     seed: u64,
-    links: BTreeMap<LinkId, Link>,
-    routes: BTreeMap<NodeId, Vec<LinkId>>,
-    /// Tiers of the routes that have another one than 0.
-    tiers: BTreeMap<(NodeId, LinkId), u8>,
-    unroutable: UnroutableLimit<NodeId>,
-    /// By destination and source.
-    no_route_hints: UnroutableLimit<(NodeId, NodeId)>,
-    /// Paths on which data was polluted.
-    polluting: BTreeSet<(NodeId, LinkId)>,
-    /// Changes of routes and of what links may be used for.
-    route_changes: u64,
+    links: Links,
+    routes: Routes,
+    /// What is reported of missing routes.
+    unroutable: UnroutableReports,
     flows: BTreeMap<FlowKey, Flow>,
-    timers: BTreeSet<(Timestamp, FlowKey)>,
+    timers: Timers,
     /// Links with new packets to send.
     ready: BTreeSet<LinkId>,
     /// Links that became unresponsive or were removed.
@@ -240,15 +149,11 @@ impl Relay {
         Self {
             config,
             seed,
-            links: BTreeMap::new(),
-            routes: BTreeMap::new(),
-            tiers: BTreeMap::new(),
-            unroutable: UnroutableLimit::default(),
-            no_route_hints: UnroutableLimit::default(),
-            polluting: BTreeSet::new(),
-            route_changes: 0,
+            links: Links::new(),
+            routes: Routes::default(),
+            unroutable: UnroutableReports::default(),
             flows: BTreeMap::new(),
-            timers: BTreeSet::new(),
+            timers: Timers::default(),
             ready: BTreeSet::new(),
             lost: BTreeSet::new(),
             events: VecDeque::new(),
@@ -296,24 +201,8 @@ impl Relay {
     /// Admits a link whose other end is authenticated. `feedback` says whether both ends report
     /// ranks. Packets of links that were not admitted are dropped.
     pub fn add_link(&mut self, link: LinkId, feedback: bool) {
-        self.links.entry(link).or_insert_with(|| Link {
-            feedback: feedback && self.config.recoding,
-            policy: LinkPolicy::default(),
-            view: LinkView::default(),
-            opaque: OpaqueQueue::default(),
-            coded_turn: false,
-            active: VecDeque::new(),
-            is_active: BTreeSet::new(),
-            blocked: BTreeSet::new(),
-            reports: VecDeque::new(),
-            reporting: BTreeSet::new(),
-            received: 0,
-            non_innovative: 0,
-            event_sent: false,
-            demoted: false,
-            has_alternatives: None,
-        });
-        self.route_changes += 1;
+        self.links.entry(link).or_insert_with(|| Link::new(feedback && self.config.recoding));
+        self.routes.on_link_change();
     }
 
     /// Sets what the packets of an admitted link may do. By default they may do everything.
@@ -339,6 +228,59 @@ impl Relay {
     #[must_use]
     pub fn has_link(&self, link: LinkId) -> bool {
         self.links.contains_key(&link)
+    }
+
+    /// Whether a link is responsive.
+    #[must_use]
+    pub fn is_alive(&self, link: LinkId) -> bool {
+        is_alive(&self.links, link)
+    }
+
+    /// The admitted links to a node, of the lowest tier with a responsive one. Polluting and demoted
+    /// links are left out while another link is responsive.
+    pub fn routes(&self, destination: NodeId) -> impl Iterator<Item = LinkId> {
+        self.routes.usable(&self.links, destination)
+    }
+
+    /// The fastest link to a node: the responsive one with the shortest round trip, or the one with
+    /// the shortest round trip of all if none is responsive.
+    #[must_use]
+    pub fn route(&self, destination: NodeId) -> Option<LinkId> {
+        self.routes.fastest(&self.links, destination)
+    }
+
+    /// Combined measurements of the links to a node.
+    #[must_use]
+    pub fn path_set(&self, destination: NodeId) -> PathSetStats {
+        self.routes.path_set(&self.links, destination)
+    }
+
+    /// The longest round trip of the links that a flow arrives over.
+    #[must_use]
+    pub fn slowest_inbound(&self, key: FlowKey) -> Duration {
+        let links = self.flows.get(&key).into_iter().flat_map(|flow| flow.inbound.keys());
+        let views = links.filter_map(|link| self.links.get(link)).map(|state| state.view);
+        views.map(|view| view.smoothed_rtt).max().unwrap_or_default()
+    }
+
+    /// Whether a packet behind `backlog` bytes reaches the next node sooner over `link` than over
+    /// the faster links after these have sent the backlog. A slow link delays short messages but
+    /// helps with a long queue.
+    #[must_use]
+    pub fn is_worthwhile(&self, destination: NodeId, link: LinkId, backlog: u64) -> bool {
+        self.routes.is_worthwhile(&self.links, destination, link, backlog)
+    }
+
+    /// All flows, in the order of their keys; at most [`MAX_FLOWS`].
+    pub fn flows(&self, now: Timestamp) -> impl Iterator<Item = FlowStatus> {
+        self.flows.iter().map(move |(key, flow)| flow.status(*key, now))
+    }
+
+    /// The packets of all flows that wait for a link; `None` if the link is not admitted.
+    #[must_use]
+    pub fn link_queue(&self, link: LinkId) -> Option<LinkQueue> {
+        let outbounds = self.flows.values().filter_map(|flow| flow.outbound.get(&link));
+        Some(LinkQueue::new(self.links.get(&link)?, outbounds.map(|outbound| &**outbound)))
     }
 
     /// Writes the next payload for a link, flow header included, to `out`. `number` is the number
@@ -397,8 +339,7 @@ impl Relay {
         while let Some(&key) = state.active.front() {
             let flow = self.flows.get_mut(&key).filter(|flow| flow.outbound.contains_key(&link));
             let Some(flow) = flow else {
-                state.active.pop_front();
-                state.is_active.remove(&key);
+                state.deactivate_first();
                 continue;
             };
             let sends_unrecoded = flow.has_unrecoded_for(now, self.limits.of(key), &alternatives);
@@ -424,26 +365,35 @@ impl Relay {
                 let check_at = outbound.check_at();
                 let report_at = flow.report_room(now);
                 for at in check_at.into_iter().chain(report_at) {
-                    arm(&mut self.timers, key, flow, at);
+                    self.timers.arm(key, flow, at);
                 }
                 return Some(kind);
             }
-            state.active.pop_front();
-            state.is_active.remove(&key);
+            state.deactivate_first();
             let check_at = outbound.check_at();
             // A neighbour's rate is no lack of credit: the link is idle.
             if outbound.queued() > 0 && !outbound.is_held_back(now, self.limits.of(key)) {
-                state.blocked.insert(key);
+                state.block(key);
             }
             for group in flow.held_by(now, self.limits.of(key), link) {
                 self.limits.wait(group, key);
             }
             // What was dropped before it was sent makes room, too.
             for at in check_at.into_iter().chain(flow.report_room(now)) {
-                arm(&mut self.timers, key, flow, at);
+                self.timers.arm(key, flow, at);
             }
         }
         None
+    }
+
+    /// The responsive links, if this one is not responsive. They take unrecoded packets instead of
+    /// it.
+    fn responsive_alternatives(&self, link: LinkId) -> Vec<LinkId> {
+        if self.is_alive(link) {
+            return Vec::new();
+        }
+        let responsive = self.links.iter().filter(|(_, state)| state.view.alive);
+        responsive.map(|(&id, _)| id).collect()
     }
 
     /// Whether [`Relay::pull`] would return a packet other than an extra recoded one.
@@ -468,9 +418,7 @@ impl Relay {
     #[inline]
     #[must_use]
     pub fn has_backlog(&self, link: LinkId) -> bool {
-        self.links
-            .get(&link)
-            .is_some_and(|state| !state.blocked.is_empty() || !state.active.is_empty())
+        self.links.get(&link).is_some_and(|state| state.has_backlog())
     }
 
     /// Processes a report of the neighbour on a link.
@@ -558,7 +506,7 @@ impl Relay {
     #[must_use]
     pub fn next_timeout(&self) -> Option<Timestamp> {
         let opaque = self.links.values().filter_map(|link| link.opaque.next_at());
-        opaque.chain(self.limits.next_timeout()).chain(self.timers.first().map(|&(at, _)| at)).min()
+        opaque.chain(self.limits.next_timeout()).chain(self.timers.next_at()).min()
     }
 
     /// Handles all timers that are due.
@@ -571,10 +519,7 @@ impl Relay {
         for key in self.limits.due(now) {
             self.activate(key);
         }
-        while let Some(&(at, key)) = self.timers.first()
-            && at <= now
-        {
-            self.timers.pop_first();
+        while let Some(key) = self.timers.pop_due(now) {
             let Some(flow) = self.flows.get_mut(&key) else { continue };
             flow.timer = None;
             if flow.last_used + self.config.idle_timeout <= now {
@@ -607,7 +552,7 @@ impl Relay {
                 }
             }
             if checked {
-                ingress::activate(&mut self.links, &mut self.ready, key, flow);
+                flow.activate(key, &mut self.links, &mut self.ready);
             }
             let idle_timeout = self.config.idle_timeout;
             if flow.next_timeout(idle_timeout) <= now {
@@ -622,74 +567,24 @@ impl Relay {
 
     fn forget(&mut self, key: FlowKey) {
         if let Some(flow) = self.flows.remove(&key) {
-            let unrecoded = flow.unrecoded.bytes();
-            let held =
-                flow.outbound.values().chain(&flow.unrouted).map(|outbound| outbound.bytes());
-            self.bytes -= held.sum::<usize>() + unrecoded;
+            self.bytes -= flow.bytes();
             self.state -= flow.state;
         }
         self.limits.forget(key);
         for link in self.links.values_mut() {
-            link.opaque.forget(key);
-            link.reporting.remove(&key);
-            link.blocked.remove(&key);
+            link.forget(key);
         }
-    }
-}
-
-impl Flow {
-    /// Updates the flow's part in the bytes of state of all flows.
-    fn count_state(&mut self, all: &mut usize) {
-        let inbound = self.inbound.values().map(|inbound| inbound.state_bytes());
-        let over_all = self.over_all_links.iter().map(|over_all| over_all.state_bytes());
-        let outbound = self.outbound.values().map(|outbound| outbound.state_bytes());
-        let state = inbound.chain(over_all).chain(outbound).sum();
-        *all = *all - core::mem::replace(&mut self.state, state) + state;
-    }
-
-    /// Schedules reports of more room here. Returns when the first is due.
-    fn report_room(&mut self, now: Timestamp) -> Option<Timestamp> {
-        let queued = self.outbound.values().map(|outbound| outbound.queued()).sum::<usize>() as u64;
-        let inbound = self.inbound.values_mut();
-        inbound
-            .filter_map(|inbound| {
-                inbound.on_queue(now, queued);
-                inbound.report_at()
-            })
-            .min()
-    }
-
-    /// When the flow has a report or a check to make, or is idle.
-    fn next_timeout(&self, idle_timeout: Duration) -> Timestamp {
-        let idle = self.last_used + idle_timeout;
-        let reports = self.inbound.values().filter_map(|inbound| inbound.report_at());
-        let checks = self.outbound.values().filter_map(|outbound| outbound.check_at());
-        let timers = reports.chain(checks);
-        #[cfg(test)]
-        let timers = timers.chain(self.stuck);
-        timers.fold(idle, Timestamp::min)
     }
 }
 
 /// Counts the state of a flow that changed, and arms its timer.
 fn update(
     state: &mut usize,
-    timers: &mut BTreeSet<(Timestamp, FlowKey)>,
+    timers: &mut Timers,
     idle_timeout: Duration,
     key: FlowKey,
     flow: &mut Flow,
 ) {
     flow.count_state(state);
-    arm(timers, key, flow, flow.next_timeout(idle_timeout));
-}
-
-/// Arms the timer of a flow for `at` or earlier. Early timers are harmless.
-fn arm(timers: &mut BTreeSet<(Timestamp, FlowKey)>, key: FlowKey, flow: &mut Flow, at: Timestamp) {
-    if flow.timer.is_some_and(|armed| armed <= at) {
-        return;
-    }
-    if let Some(armed) = flow.timer.replace(at) {
-        timers.remove(&(armed, key));
-    }
-    timers.insert((at, key));
+    timers.arm(key, flow, flow.next_timeout(idle_timeout));
 }

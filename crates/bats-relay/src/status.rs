@@ -4,8 +4,9 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
-use super::link_view::LinkId;
-use super::{Flow, Relay};
+use super::flow::Flow;
+use super::link::Link;
+use super::outbound::Outbound;
 use bats_wire::flow::FlowKey;
 
 /// A flow at a moment.
@@ -49,10 +50,9 @@ pub struct LinkQueue {
 }
 
 impl Flow {
-    fn status(&self, key: FlowKey, now: Timestamp) -> FlowStatus {
+    pub(super) fn status(&self, key: FlowKey, now: Timestamp) -> FlowStatus {
         let outbound = || self.outbound.values().chain(&self.unrouted);
         let queued: usize = outbound().map(|outbound| outbound.queued()).sum();
-        let bytes: usize = outbound().map(|outbound| outbound.bytes()).sum();
         FlowStatus {
             key,
             packets_received: self.received.packets,
@@ -60,33 +60,26 @@ impl Flow {
             packets_sent: self.sent.packets,
             bytes_sent: self.sent.bytes,
             queued: (queued + self.unrecoded.len()) as u64,
-            bytes_held: (bytes + self.unrecoded.bytes()) as u64,
+            bytes_held: self.bytes() as u64,
             unreported: outbound().map(|outbound| outbound.unreported()).sum(),
             idle: now - self.last_used,
         }
     }
 }
 
-impl Relay {
-    /// All flows, in the order of their keys; at most [`MAX_FLOWS`](super::MAX_FLOWS).
-    pub fn flows(&self, now: Timestamp) -> impl Iterator<Item = FlowStatus> {
-        self.flows.iter().map(move |(key, flow)| flow.status(*key, now))
-    }
-
-    /// The packets of all flows that wait for a link; `None` if the link is not admitted.
-    #[must_use]
-    pub fn link_queue(&self, link: LinkId) -> Option<LinkQueue> {
-        let state = self.links.get(&link)?;
-        let mut queue = LinkQueue {
-            end_to_end_queued: state.opaque.len() as u64,
-            demoted: state.demoted,
-            ..LinkQueue::default()
+impl LinkQueue {
+    /// The packets for a link, of which flows have those in `outbounds`.
+    pub(super) fn new<'a>(link: &Link, outbounds: impl Iterator<Item = &'a Outbound>) -> Self {
+        let mut queue = Self {
+            end_to_end_queued: link.opaque.len() as u64,
+            demoted: link.demoted,
+            ..Self::default()
         };
-        for outbound in self.flows.values().filter_map(|flow| flow.outbound.get(&link)) {
+        for outbound in outbounds {
             queue.flows += 1;
             queue.queued += outbound.queued() as u64;
             queue.bytes_held += outbound.bytes() as u64;
         }
-        Some(queue)
+        queue
     }
 }

@@ -1,53 +1,62 @@
-//! Packets for nodes to which a relay has no route: the relay reports an event, and sends NO_ROUTE to
-//! the source.
+//! Packets for nodes to which a relay has no route: which of them the relay reports by an event, and
+//! for which it sends NO_ROUTE to the source.
 
 use bats_types::Timestamp;
 
-use super::{Relay, RelayEvent};
-use bats_wire::flow::{FlowHeader, FlowKey};
+use super::unroutable_limit::UnroutableLimit;
+use bats_wire::flow::{FlowKey, NodeId};
 use bats_wire::no_route::NoRoute;
 use bats_wire::short_header::PacketKind;
 
 /// Events that wait for the owner of the relay. Neighbours cause the reports of missing routes.
 const MAX_EVENTS: usize = 1_024;
 
-impl Relay {
-    /// A packet is dropped because no route leads to its destination. `payload` is what follows the
-    /// flow header.
+/// Limits what a relay reports of missing routes.
+#[derive(Debug, Default)]
+pub(super) struct UnroutableReports {
+    events: UnroutableLimit<NodeId>,
+    /// By destination and source.
+    no_route_hints: UnroutableLimit<(NodeId, NodeId)>,
+}
+
+impl UnroutableReports {
+    /// Whether to report that no route leads to a node, by an event in addition to those that wait.
+    pub(super) fn allows_event(
+        &mut self,
+        now: Timestamp,
+        destination: NodeId,
+        waiting: usize,
+    ) -> bool {
+        waiting < MAX_EVENTS && self.events.allows(now, destination)
+    }
+
+    /// The NO_ROUTE packet, and the flow from the node `here` that it belongs to, for a packet that
+    /// was dropped there. `payload` is what followed the flow header.
     #[deny(
         clippy::unwrap_used,
         clippy::expect_used,
         clippy::indexing_slicing,
         clippy::arithmetic_side_effects
     )]
-    pub(super) fn on_unroutable(
+    pub(super) fn no_route(
         &mut self,
         now: Timestamp,
+        here: NodeId,
         key: FlowKey,
         kind: PacketKind,
         payload: &[u8],
-    ) {
-        self.stats.dropped.unroutable = self.stats.dropped.unroutable.saturating_add(1);
-        let (destination, here) = (key.destination, self.config.node);
-        if self.events.len() < MAX_EVENTS && self.unroutable.allows(now, destination) {
-            self.events.push_back(RelayEvent::Unroutable(destination));
-        }
+    ) -> Option<(FlowKey, Vec<u8>)> {
+        let (destination, source) = (key.destination, key.source);
         // A quotation of a coded packet would not prove that a session sent it. A NO_ROUTE packet is
         // not answered.
         if kind != PacketKind::Control
-            || key.source == here
+            || source == here
             || NoRoute::decode(payload).is_some()
-            || !self.no_route_hints.allows(now, (destination, key.source))
+            || !self.no_route_hints.allows(now, (destination, source))
         {
-            return;
+            return None;
         }
-        let back = FlowKey { destination: key.source, source: here, flow: key.flow };
-        if let Some(link) = self.route(back.destination) {
-            let header =
-                FlowHeader { key: back, hop_limit: self.config.hop_limit.saturating_sub(1) };
-            let hint = NoRoute { destination, quoted: payload }.encode();
-            self.push_opaque(now, Some(link), header, &hint);
-            self.stats.no_route_sent = self.stats.no_route_sent.saturating_add(1);
-        }
+        let back = FlowKey { destination: source, source: here, flow: key.flow };
+        Some((back, NoRoute { destination, quoted: payload }.encode()))
     }
 }

@@ -1,0 +1,232 @@
+//! Changes of routes and links: flows change to the links that are used from then on.
+//!
+//! An unresponsive link gets no packets until it responds again, and its undelivered packets move to
+//! the other links.
+
+use bats_types::Timestamp;
+
+use super::inbound::OverAllLinks;
+use super::link_view::{LinkId, LinkView};
+use super::outbound::Outbound;
+use super::{Relay, RelayEvent};
+use bats_wire::flow::{FlowHeader, FlowKey, NodeId};
+
+impl Relay {
+    /// Makes `link` the only link for packets to `destination`.
+    pub fn set_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) {
+        self.routes.set(destination, link);
+        self.update_flows_to(now, destination);
+    }
+
+    /// Replaces all links for packets to `destination` at once, each with its tier: the responsive
+    /// links of the lowest tier are used. An empty list removes the route. Returns false and changes
+    /// nothing if there are more than [`MAX_PATHS`](super::MAX_PATHS).
+    pub fn set_routes(
+        &mut self,
+        now: Timestamp,
+        destination: NodeId,
+        links: &[(LinkId, u8)],
+    ) -> bool {
+        if !self.routes.replace(destination, links) {
+            return false;
+        }
+        self.update_flows_to(now, destination);
+        true
+    }
+
+    /// Adds `link` to the links for packets to `destination`. Returns false if there are
+    /// [`MAX_PATHS`](super::MAX_PATHS) already.
+    pub fn add_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) -> bool {
+        if self.routes.contains(destination, link) {
+            return true;
+        }
+        if !self.routes.add(destination, link) {
+            return false;
+        }
+        self.update_flows_to(now, destination);
+        true
+    }
+
+    /// Removes `link` from the links for packets to `destination`.
+    pub fn remove_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) {
+        if self.routes.remove(destination, link) {
+            self.update_flows_to(now, destination);
+        }
+    }
+
+    /// Removes a link and the routes over it. Its packets take another route or wait for one.
+    pub fn remove_link(&mut self, now: Timestamp, link: LinkId) {
+        let orphaned = self.links.remove(&link).map(|mut state| state.opaque.take());
+        self.drop_unused_limits();
+        self.ready.remove(&link);
+        if orphaned.is_some() {
+            self.lost.insert(link);
+        }
+        for destination in self.routes.remove_link(link) {
+            self.update_flows_to(now, destination);
+        }
+        for flow in self.flows.values_mut() {
+            let Some(inbound) = flow.inbound.remove(&link) else { continue };
+            // Packets that came over the link must not be forwarded again if they come over another link.
+            flow.over_all_links.get_or_insert_with(|| Box::new(OverAllLinks::new(&inbound)));
+        }
+        self.requeue_opaque(now, orphaned.into_iter().flatten());
+    }
+
+    /// Marks the path over `link` to `destination` as polluting. From now on it is used only if no
+    /// other link is responsive; its undelivered packets move to the others. Returns false if there
+    /// is no such route or if it was marked before.
+    pub fn mark_polluting(&mut self, now: Timestamp, destination: NodeId, link: LinkId) -> bool {
+        if !self.routes.mark_polluting(destination, link) {
+            return false;
+        }
+        self.stats.polluting_paths += 1;
+        self.events.push_back(RelayEvent::PollutingPath(link, destination));
+        self.update_flows_to(now, destination);
+        true
+    }
+
+    /// Demotes a link because most of its packets are non-innovative, or restores it.
+    pub(super) fn demote(&mut self, now: Timestamp, link: LinkId, demoted: bool) {
+        let Some(state) = self.links.get_mut(&link).filter(|s| s.demoted != demoted) else {
+            return;
+        };
+        state.demoted = demoted;
+        self.routes.on_link_change();
+        self.stats.links_demoted += u64::from(demoted);
+        self.update_flows_over(now, link);
+    }
+
+    /// Updates the paths of the flows to all nodes that a link leads to.
+    fn update_flows_over(&mut self, now: Timestamp, link: LinkId) {
+        for destination in self.routes.nodes_over(link) {
+            self.update_flows_to(now, destination);
+        }
+    }
+
+    /// Updates the measurements of a link.
+    pub fn set_view(&mut self, now: Timestamp, link: LinkId, view: &LinkView) {
+        let is_used = self.routes.would_use(&mut self.links, link, view);
+        let Some(state) = self.links.get_mut(&link) else { return };
+        let was_used = state.view.alive;
+        state.view = LinkView { alive: is_used, ..*view };
+        let avoids = || {
+            let is_demoted = self.links.values().any(|link| link.demoted);
+            self.routes.has_preferences() || is_demoted
+        };
+        let avoids = was_used != is_used && avoids();
+        if was_used != is_used {
+            self.routes.on_link_change();
+        }
+        if avoids {
+            // Update paths first, because packets of the link need another one to move to.
+            self.update_flows_over(now, link);
+        }
+        if was_used && !is_used {
+            self.lost.insert(link);
+            self.move_packets_from(now, link);
+        } else if is_used && !was_used {
+            // Packets left on links that became unresponsive when no link was responsive.
+            for other in self.routes.unresponsive_alternatives(&self.links, link) {
+                self.move_packets_from(now, other);
+            }
+            let keys: Vec<FlowKey> = self.flows_over(link);
+            keys.into_iter().for_each(|key| self.activate(key));
+        }
+    }
+
+    fn flows_over(&self, link: LinkId) -> Vec<FlowKey> {
+        let flows = self.flows.iter().filter(|(_, flow)| flow.outbound.contains_key(&link));
+        flows.map(|(key, _)| *key).collect()
+    }
+
+    /// Moves the undelivered packets of an unresponsive link to responsive ones.
+    fn move_packets_from(&mut self, now: Timestamp, link: LinkId) {
+        for key in self.flows_over(link) {
+            let Some(to) = self.route(key.destination).filter(|&to| to != link) else { continue };
+            if !self.is_alive(to) {
+                continue;
+            }
+            let feedback = self.links.get(&link).is_some_and(|state| state.feedback);
+            let Some(flow) = self.flows.get_mut(&key) else { continue };
+            let Some(outbound) = flow.outbound.get_mut(&link) else { continue };
+            let fresh = Box::new(Outbound::new(flow.seed, feedback));
+            let moved = core::mem::replace(outbound, fresh);
+            self.adopt(now, key, to, moved);
+        }
+        let orphaned = self.links.get_mut(&link).map(|state| state.opaque.take());
+        self.requeue_opaque(now, orphaned.into_iter().flatten());
+    }
+
+    /// Queues end-to-end packets of a removed or unresponsive link on another link.
+    fn requeue_opaque(
+        &mut self,
+        now: Timestamp,
+        packets: impl Iterator<Item = (FlowHeader, Vec<u8>)>,
+    ) {
+        for (header, bytes) in packets {
+            let next = self.route(header.key.destination);
+            self.push_opaque(now, next, header, &bytes);
+        }
+    }
+
+    /// Adds the undelivered packets of another link to those of `to`.
+    fn adopt(&mut self, now: Timestamp, key: FlowKey, to: LinkId, moved: Box<Outbound>) {
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        self.bytes -= moved.bytes();
+        if let Some(outbound) = flow.outbound.get_mut(&to) {
+            let before = outbound.bytes();
+            outbound.adopt(now, *moved, &mut self.stats);
+            self.bytes = self.bytes - before + outbound.bytes();
+        }
+        self.shed(key, to);
+        self.activate(key);
+        self.arm(key);
+    }
+
+    fn update_flows_to(&mut self, now: Timestamp, destination: NodeId) {
+        let (least, most) = (NodeId(0), NodeId(u32::MAX));
+        let first = FlowKey { destination, source: least, flow: 0 };
+        let last = FlowKey { destination, source: most, flow: u32::MAX };
+        let moved: Vec<FlowKey> = self.flows.range(first..=last).map(|(key, _)| *key).collect();
+        for key in moved {
+            self.update_links(now, key);
+        }
+    }
+
+    /// Updates the links that a flow is sent over to the current routes.
+    fn update_links(&mut self, now: Timestamp, key: FlowKey) {
+        if key.destination == self.config.node {
+            return;
+        }
+        let wanted: Vec<LinkId> = self.routes(key.destination).collect();
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let gone: Vec<LinkId> =
+            flow.outbound.keys().filter(|link| !wanted.contains(link)).copied().collect();
+        let mut left: Vec<Box<Outbound>> = flow.unrouted.take().into_iter().collect();
+        left.extend(gone.iter().filter_map(|link| flow.outbound.remove(link)));
+        for &link in &wanted {
+            if flow.outbound.contains_key(&link) {
+                continue;
+            }
+            let feedback = self.links.get(&link).is_some_and(|state| state.feedback);
+            let mut outbound =
+                left.pop().unwrap_or_else(|| Box::new(Outbound::new(flow.seed, feedback)));
+            outbound.restart(feedback);
+            flow.outbound.insert(link, outbound);
+        }
+        match wanted.first() {
+            Some(&to) => {
+                for moved in left {
+                    self.adopt(now, key, to, moved);
+                }
+            }
+            None => {
+                // The ends repair the packets of all but one link.
+                flow.unrouted = left.pop();
+                self.bytes -= left.iter().map(|outbound| outbound.bytes()).sum::<usize>();
+            }
+        }
+        self.activate(key);
+    }
+}
