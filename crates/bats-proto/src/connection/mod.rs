@@ -45,7 +45,7 @@ impl Connection {
         }
         // Early data: a message for the first flight.
         let (len, expires) = (message.len(), self.session.early_expiry(now, deadline));
-        match self.link.push_early(now, message, expires) {
+        match self.link.early_messages().push(now, message, expires) {
             Ok(()) => {
                 self.session.on_early_sent(len);
                 Ok(())

@@ -127,7 +127,7 @@ impl Connection {
     /// Client, when the handshake completes: sends the early messages that the server does not have
     /// as normal data.
     fn resend_unaccepted_early(&mut self, now: Timestamp) {
-        match self.link.finish_early() {
+        match self.link.early_messages().finish() {
             Ok(Some((messages, arrived))) => {
                 self.session.resend_unaccepted_early(messages, arrived);
             }
@@ -152,9 +152,9 @@ impl Connection {
         if !self.link.is_provisional() {
             return;
         }
-        for payload in self.link.take_early() {
+        for payload in self.link.early_messages().take() {
             match self.session.take_early(&payload) {
-                Ok(Some(arrived)) => self.link.record_early(arrived),
+                Ok(Some(arrived)) => self.link.early_messages().record(arrived),
                 Ok(None) => return,
                 Err(failure) => return self.link.fail(now, failure, &mut self.session),
             }
@@ -164,7 +164,7 @@ impl Connection {
     /// Server, when the handshake completes: messages that replays of the first flight have
     /// delivered on other connections are not delivered again.
     fn close_early_data(&mut self) {
-        self.session.record_early(self.link.close_early());
+        self.session.record_early(self.link.early_messages().close());
     }
 
     /// Server: the client is validated.

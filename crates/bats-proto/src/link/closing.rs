@@ -1,6 +1,19 @@
 //! CLOSE frames: the one to send, and the answers to late packets of the peer (RFC 9000, section 10.2).
 
+use core::time::Duration;
+
+use super::acks::MAX_ACK_DELAY;
+use super::rtt::RttEstimator;
 use crate::wire::frame::Frame;
+
+/// Longest time that a closed connection answers late packets. Without this bound, a peer that
+/// withholds acknowledgements (which inflates the RTT estimate) could keep it open for minutes.
+const MAX_LINGER: Duration = Duration::from_secs(10);
+
+/// How long a closed connection answers late packets (RFC 9000, section 10.2).
+pub(super) fn linger(rtt: &RttEstimator) -> Duration {
+    (rtt.probe_timeout(MAX_ACK_DELAY) * 3).min(MAX_LINGER)
+}
 
 /// Content of a CLOSE frame.
 #[derive(Clone, Debug, PartialEq, Eq)]

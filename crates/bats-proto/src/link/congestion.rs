@@ -10,6 +10,7 @@ use super::sent::{AckOutcome, LargestAcked, LossOutcome, SentPackets};
 use super::timer::take_expired;
 use crate::config::CongestionAlgorithm;
 use crate::congestion::{self, AckSample, Controller, Pacer, RateSample};
+use crate::stats::CongestionStats;
 use crate::wire::frame::AckHeader;
 
 /// Acknowledgements that gave no rate sample; their sums go into the next sample.
@@ -68,9 +69,15 @@ impl Congestion {
         &*self.controller
     }
 
-    /// CE marks that the peer reported.
-    pub(super) fn ce_reported(&self) -> u64 {
-        self.ce_reported
+    /// Adds the controller's state to a sample of statistics.
+    pub(super) fn add_stats(&self, stats: &mut CongestionStats) {
+        stats.controller_state = self.controller.state();
+        stats.limited_by = self.controller.limited_by();
+        stats.cwnd_bytes = self.controller.window();
+        stats.pacing_bps = self.controller.pacing_rate().saturating_mul(8);
+        stats.delivery_bps = self.controller.bandwidth().saturating_mul(8);
+        stats.own_loss = self.controller.own_loss();
+        stats.ecn_ce = self.ce_reported;
     }
 
     /// Whether the sender ran out of data or credit before it ran out of congestion window.
@@ -245,6 +252,6 @@ mod tests {
             link.collect(&outcome, &LossOutcome::default(), count);
         }
         assert!(link.has_sample());
-        assert_eq!((link.ce_reported(), link.pending.ce_packets), (5, 5));
+        assert_eq!((link.ce_reported, link.pending.ce_packets), (5, 5));
     }
 }

@@ -4,10 +4,17 @@
 use bats_types::Timestamp;
 use bytes::Bytes;
 
-use super::Link;
-use crate::handshake::ExpiringMessage;
+use crate::handshake::{ExpiringMessage, Handshake};
 
-impl Link {
+/// The early data of a handshake, for the session above the link.
+#[derive(Debug)]
+pub(crate) struct EarlyMessages<'a>(&'a mut Handshake);
+
+impl<'a> EarlyMessages<'a> {
+    pub(super) fn new(handshake: &'a mut Handshake) -> Self {
+        Self(handshake)
+    }
+
     /// Client: adds a message to the first flight; returns it if it does not fit.
     #[deny(
         clippy::unwrap_used,
@@ -15,13 +22,13 @@ impl Link {
         clippy::indexing_slicing,
         clippy::arithmetic_side_effects
     )]
-    pub(crate) fn push_early(
-        &mut self,
+    pub(crate) fn push(
+        self,
         now: Timestamp,
         message: Bytes,
         expires: Timestamp,
     ) -> Result<(), Bytes> {
-        self.handshake.push_early(now, message, expires)
+        self.0.push_early(now, message, expires)
     }
 
     /// Client, when the handshake completes: the messages of the first flight, and how many of the first ones the
@@ -30,25 +37,23 @@ impl Link {
     /// # Errors
     ///
     /// The rule that the server has violated.
-    pub(crate) fn finish_early(
-        &mut self,
-    ) -> Result<Option<(Vec<ExpiringMessage>, usize)>, &'static str> {
-        self.handshake.finish_early()
+    pub(crate) fn finish(self) -> Result<Option<(Vec<ExpiringMessage>, usize)>, &'static str> {
+        self.0.finish_early()
     }
 
     /// Server: takes the payloads of early data received so far.
-    pub(crate) fn take_early(&mut self) -> Vec<Vec<u8>> {
-        self.handshake.take_early()
+    pub(crate) fn take(self) -> Vec<Vec<u8>> {
+        self.0.take_early()
     }
 
     /// Server: records early messages (a bit mask) as delivered.
-    pub(crate) fn record_early(&mut self, arrived: u32) {
-        self.handshake.record_early(arrived);
+    pub(crate) fn record(self, arrived: u32) {
+        self.0.record_early(arrived);
     }
 
     /// Server, when the handshake is complete: stops accepting early data. Returns the messages (a bit mask) that
     /// replays of this first flight have delivered.
-    pub(crate) fn close_early(&mut self) -> u32 {
-        self.handshake.close_early()
+    pub(crate) fn close(self) -> u32 {
+        self.0.close_early()
     }
 }

@@ -8,8 +8,10 @@ mod blackout_pacing;
 mod closing;
 mod congestion;
 mod control;
+mod counters;
 mod early;
 mod early_data;
+mod establishment;
 mod fragments;
 mod ids;
 #[cfg(test)]
@@ -39,7 +41,6 @@ mod session_interface;
 mod setup;
 mod stall_detector;
 mod state;
-mod statistics;
 mod timer;
 mod transmit;
 
@@ -63,6 +64,7 @@ use crate::error::CloseReason;
 use crate::flow::PathView;
 use crate::handshake::{Handshake, RetransmitTimers};
 use crate::relay::LinkView;
+use crate::stats::ConnectionStats;
 use crate::wire::flow::NodeId;
 use crate::wire::parameters::TransportParameters;
 use crate::wire::stateless_reset::RESET_TOKEN_LEN;
@@ -72,13 +74,16 @@ use activity::Activity;
 use closing::{CloseText, Closing};
 use congestion::Congestion;
 use control::LinkControl;
+use counters::Counters;
 use early::EarlyPackets;
+use early_data::EarlyMessages;
+use establishment::Establishment;
 use fragments::FragmentAssembly;
 use ids::ConnectionIds;
 use mtu::{BLACK_HOLE_LOSSES, MtuDiscovery};
 use packet_buffers::PacketBuffers;
 use path::Path;
-use probing::{Outstanding, Probing};
+use probing::{Outstanding, Probing, end_to_end_probe_timeout};
 use protection::PacketProtection;
 use relayed::Relayed;
 use report_budget::RangeBudget;
@@ -86,27 +91,6 @@ use responsiveness::Responsiveness;
 use rtt::RttEstimator;
 use sent::SentPackets;
 use state::State;
-
-/// Longest time that a closed connection answers late packets. Without this bound, a peer that
-/// withholds acknowledgements (which inflates the RTT estimate) could keep it open for minutes.
-const MAX_LINGER: Duration = Duration::from_secs(10);
-/// Probe timeout of end-to-end sessions, as a multiple of a link's.
-const END_TO_END_PROBE_FACTOR: u32 = 3;
-/// Least number of probes of an end-to-end session per idle timeout, whatever its RTT estimate.
-const END_TO_END_PROBES: u32 = 8;
-
-/// Counters of a link that none of its parts keeps.
-#[derive(Debug, Default)]
-struct Counters {
-    established: Option<Timestamp>,
-    bytes_sent: u64,
-    packets_sent: u64,
-    bytes_received: u64,
-    packets_received: u64,
-    forged: u64,
-    replayed: u64,
-    malformed: u64,
-}
 
 /// One hop with one neighbour.
 #[derive(Debug)]
@@ -122,8 +106,7 @@ pub(crate) struct Link {
 
     handshake: Handshake,
     protection: Option<PacketProtection>,
-    /// Server: the link is set up from the client's first flight alone; the client is not validated yet.
-    is_provisional: bool,
+    establishment: Establishment,
     early: EarlyPackets,
 
     sent: SentPackets,
@@ -158,7 +141,7 @@ impl Link {
             ids: ConnectionIds { local: setup.local_cid, remote: [0; 4] },
             handshake: setup.handshake,
             protection: None,
-            is_provisional: false,
+            establishment: Establishment::default(),
             early: EarlyPackets::default(),
             sent: SentPackets::new(skip_phase),
             acks: Acknowledgements::default(),
@@ -180,6 +163,11 @@ impl Link {
     /// The handshake and the data of its early part.
     pub(crate) fn handshake(&self) -> &Handshake {
         &self.handshake
+    }
+
+    /// The messages of the handshake's early part.
+    pub(crate) fn early_messages(&mut self) -> EarlyMessages<'_> {
+        EarlyMessages::new(&mut self.handshake)
     }
 
     /// Frees the TLS session if it is not needed any more.
@@ -234,8 +222,7 @@ impl Link {
         self.restart_congestion_control();
         self.state.establish();
         self.activity.restart_idle_timer(now);
-        self.counters.established = Some(now);
-        self.is_provisional = !self.handshake.is_complete();
+        self.establishment.establish(now, self.handshake.is_complete());
     }
 
     /// A client's link is established. Shows the server at once that the client has 1-RTT keys, even if the
@@ -251,7 +238,7 @@ impl Link {
 
     /// The client is validated after early data. There is no RTT sample before.
     pub(crate) fn confirm_provisional(&mut self, now: Timestamp) {
-        self.is_provisional = false;
+        self.establishment.validate();
         if let Some(rtt) = self.handshake.rtt_sample() {
             self.rtt.on_sample(now, rtt, Duration::ZERO);
             self.restart_congestion_control();
@@ -282,13 +269,8 @@ impl Link {
             return;
         }
         self.closing.begin(CloseText { application, code, text: text.to_owned() });
-        self.state.close(now + self.linger());
+        self.state.close(now + closing::linger(&self.rtt));
         session.on_closed(reason);
-    }
-
-    /// How long a closed connection answers late packets (RFC 9000, section 10.2).
-    fn linger(&self) -> Duration {
-        (self.rtt.probe_timeout(MAX_ACK_DELAY) * 3).min(MAX_LINGER)
     }
 
     /// Closes the link without sending a CLOSE frame.
@@ -332,12 +314,12 @@ impl Link {
 
     /// Whether the link is set up but the client is not validated yet.
     pub(crate) fn is_provisional(&self) -> bool {
-        self.is_provisional
+        self.establishment.is_provisional()
     }
 
     /// Whether the handshake is done, even if the link was closed later.
     pub(crate) fn was_validated(&self) -> bool {
-        self.counters.established.is_some() && !self.is_provisional
+        self.establishment.was_validated()
     }
 
     /// Whether the link is not closed.
@@ -434,6 +416,35 @@ impl Link {
         }
     }
 
+    /// Adds what the link counts and measures to a sample of statistics.
+    pub(crate) fn add_stats(&self, stats: &mut ConnectionStats) {
+        stats.established = self.establishment.since();
+        stats.resumed = self.was_validated() && self.handshake.is_resumed();
+        stats.key_updates = self.protection.as_ref().map_or(0, PacketProtection::updates);
+        stats.early.packets_refused = self.handshake.early_refused();
+        self.congestion.add_stats(&mut stats.congestion);
+        stats.congestion.in_flight_bytes = self.sent.bytes_in_flight();
+        stats.congestion.probe_timeouts = self.probing.total();
+        stats.path.smoothed_rtt = self.rtt.smoothed();
+        stats.path.min_rtt = self.rtt.min();
+        stats.path.loss_estimate = self.sent.loss.estimate();
+        stats.path.burst_factor = self.sent.loss.burst_factor();
+        stats.path.queue_delay = self.congestion.controller().queue_delay();
+        stats.path.mtu = self.mtu.current();
+        stats.path.changes = self.path.changes();
+        stats.path.challenges_dropped = self.control.challenges_dropped();
+        self.counters.add_stats(&mut stats.packets);
+        stats.packets.lost = self.sent.lost;
+        stats.packets.spuriously_lost = u64::from(self.sent.spurious);
+        stats.packets.relayed_refused = self.relayed.refused();
+        stats.packets.early_dropped = self.early.dropped();
+        stats.packets.fragments_dropped = self.fragments.dropped();
+        stats.packets.acks_shortened = self.acks.shortened();
+        if stats.established.is_some() {
+            stats.buffers.sent_record_bytes = self.sent.bytes_held() as u64;
+        }
+    }
+
     /// Whether the other end answers.
     fn responsiveness(&self) -> Responsiveness<'_> {
         Responsiveness {
@@ -526,14 +537,14 @@ impl Link {
             // The first CLOSE frame is still to be sent if the process was not scheduled
             // meanwhile. `poll_transmit` always sends it, so this prolongs the state once.
             match self.closing.is_unsent() {
-                true => self.state.linger(now + self.linger()),
+                true => self.state.linger(now + closing::linger(&self.rtt)),
                 false => self.state.die(),
             }
             return false;
         }
         self.trim_if_idle(now, session);
         self.handshake.handle_timeout(now);
-        let is_open = self.state.is_handshaking() || self.is_provisional;
+        let is_open = self.state.is_handshaking() || self.is_provisional();
         if is_open && self.handshake.has_timed_out(now) {
             self.close_silently(CloseReason::HandshakeTimeout, session);
             return false;
@@ -606,11 +617,7 @@ impl Link {
         let base = self.rtt.probe_timeout(MAX_ACK_DELAY);
         match self.medium {
             Medium::Network => base,
-            // Relays repair first, and there are queues on the path. End-to-end RTT samples are so
-            // rare that one taken with a full queue stays for long: it must not delay probes until
-            // the peer's idle timeout.
-            Medium::Relays => (base * END_TO_END_PROBE_FACTOR)
-                .min(self.activity.idle_timeout() / END_TO_END_PROBES),
+            Medium::Relays => end_to_end_probe_timeout(base, self.activity.idle_timeout()),
         }
     }
 
@@ -649,7 +656,7 @@ impl Link {
         let mut next = timers.into_iter().fold(None, Timestamp::earlier);
         if self.state.is_established() {
             let may_send = !self.path.awaits_validation(self.mtu.current());
-            if self.medium == Medium::Network && !self.is_provisional {
+            if self.medium == Medium::Network && !self.is_provisional() {
                 next = Timestamp::earlier(next, self.mtu.next_timeout().filter(|_| may_send));
                 next = Timestamp::earlier(next, self.path.next_timeout());
             }

@@ -7,6 +7,10 @@ use bats_types::Timestamp;
 use super::blackout_pacing::BlackoutPacing;
 use super::timer::take_expired;
 
+/// Probe timeout of end-to-end sessions, as a multiple of a link's.
+const END_TO_END_FACTOR: u32 = 3;
+/// Least number of probes of an end-to-end session per idle timeout, whatever its RTT estimate.
+const END_TO_END_PROBES: u32 = 8;
 /// Longest interval between probes in a blackout: a transfer resumes this soon after it ends.
 const MAX_PROBE_INTERVAL: Duration = Duration::from_millis(250);
 /// Probe timeouts in a row from which a small packet accompanies the probes. It accompanies those of the first one
@@ -231,6 +235,13 @@ impl Probing {
         self.count < UNRESPONSIVE_PROBES
             && self.unanswered_since.is_none_or(|since| since + timeout > now)
     }
+}
+
+/// The probe timeout without backoff of an end-to-end session over relays, from that of a link with its RTT
+/// estimate. Relays repair first, and there are queues on the path. End-to-end RTT samples are so rare that one
+/// taken with a full queue stays for long: it must not delay probes until the peer's idle timeout.
+pub(super) fn end_to_end_probe_timeout(of_link: Duration, idle_timeout: Duration) -> Duration {
+    (of_link * END_TO_END_FACTOR).min(idle_timeout / END_TO_END_PROBES)
 }
 
 #[cfg(test)]

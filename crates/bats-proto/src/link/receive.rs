@@ -45,7 +45,7 @@ impl Link {
         session: &mut impl LinkSession,
     ) -> bool {
         let Err(error) = self.handshake.handle_datagram(now, datagram) else { return true };
-        if self.state.is_handshaking() || self.is_provisional {
+        if self.state.is_handshaking() || self.establishment.is_provisional() {
             let text = error.to_string();
             self.begin_close(now, false, 2, &text, error.into(), session);
         }
@@ -54,7 +54,7 @@ impl Link {
 
     /// A datagram is no packet.
     pub(crate) fn on_malformed(&mut self) {
-        self.counters.malformed += 1;
+        self.counters.on_malformed();
     }
 
     /// Takes a data packet from an address.
@@ -119,7 +119,7 @@ impl Link {
         let opened = match protection.open(packet, self.acks.expected()) {
             Ok(opened) => opened,
             Err(OpenError::Forged) => {
-                self.counters.forged = self.counters.forged.saturating_add(1);
+                self.counters.on_forged();
                 return false;
             }
             Err(OpenError::IntegrityLimit) => {
@@ -130,7 +130,7 @@ impl Link {
         let content = packet.get(SHORT_HEADER_LEN..).and_then(|rest| rest.get(..opened.len));
         let Some(payload) = content else { return false };
         // 1-RTT packets must wait until the handshake is complete (RFC 9001, section 5.7).
-        if !self.state.is_established() || self.is_provisional {
+        if !self.state.is_established() || self.establishment.is_provisional() {
             if !opened.relayed {
                 self.early.hold(&opened, ce, payload);
             }
@@ -177,7 +177,7 @@ impl Link {
     ) -> bool {
         // First of all, so that a replayed packet changes nothing, even where new ones are refused.
         if !self.acks.is_new(pn) {
-            self.counters.replayed = self.counters.replayed.saturating_add(1);
+            self.counters.on_replayed();
             return false;
         }
         let is_own_data = !matches!(kind, (PacketKind::Control, _) | (_, true));
@@ -186,11 +186,7 @@ impl Link {
         }
         self.acks.insert(now, pn);
         self.activity.on_received(now);
-        self.counters.packets_received = self.counters.packets_received.saturating_add(1);
-        self.counters.bytes_received = self
-            .counters
-            .bytes_received
-            .saturating_add(payload.len().saturating_add(SHORT_OVERHEAD) as u64);
+        self.counters.on_received(payload.len().saturating_add(SHORT_OVERHEAD));
         self.acks.on_mark(ce);
         match kind {
             (kind, true) => {
@@ -264,9 +260,7 @@ impl Link {
             return false;
         }
         self.activity.on_received(now);
-        self.counters.packets_received = self.counters.packets_received.saturating_add(1);
-        self.counters.bytes_received =
-            self.counters.bytes_received.saturating_add(payload.len() as u64);
+        self.counters.on_received(payload.len());
         self.hand_over(now, kind, payload, session);
         true
     }
@@ -281,7 +275,7 @@ impl Link {
 
     /// An ack-eliciting packet arrived: arms the acknowledgement timer.
     fn schedule_ack(&mut self, now: Timestamp) {
-        self.acks.schedule(now, self.counters.packets_received, self.ack_interval());
+        self.acks.schedule(now, self.counters.packets_received(), self.ack_interval());
     }
 
     #[deny(
@@ -307,7 +301,7 @@ impl Link {
                 },
                 Ok(None) => break,
                 Err(error) => {
-                    self.counters.malformed = self.counters.malformed.saturating_add(1);
+                    self.counters.on_malformed();
                     self.on_protocol_violation(now, &error.to_string(), session);
                 }
             }

@@ -57,7 +57,8 @@ impl Link {
             self.close_silently(CloseReason::AeadLimit, session);
             return None;
         }
-        if self.is_provisional && self.path.handshake_allowance() < usize::from(self.mtu.current())
+        if self.is_provisional()
+            && self.path.handshake_allowance() < usize::from(self.mtu.current())
         {
             return None;
         }
@@ -90,8 +91,7 @@ impl Link {
 
     fn transmit(&mut self, now: Timestamp, buffer: &[u8], segment_size: usize) -> Transmit {
         self.activity.on_sent(now, self.config.keep_alive_interval());
-        self.counters.bytes_sent += buffer.len() as u64;
-        self.counters.packets_sent += buffer.len().div_ceil(segment_size) as u64;
+        self.counters.on_sent(buffer.len().div_ceil(segment_size) as u64, buffer.len());
         self.path.transmit(buffer.len(), segment_size)
     }
 
@@ -323,7 +323,7 @@ impl Link {
         buffer: &mut Vec<u8>,
         session: &impl LinkSession,
     ) -> Option<usize> {
-        if self.is_provisional {
+        if self.is_provisional() {
             return None;
         }
         // Assume high loss until it is measured.
@@ -358,7 +358,7 @@ impl Link {
         let limit = buffer.capacity().min(MAX_BURST_BYTES);
         let mut segments = usize::from(segment_size.is_some());
         // Check the anti-amplification limit before every packet to an unvalidated address.
-        let is_limited = self.is_provisional || self.path.is_unvalidated();
+        let is_limited = self.is_provisional() || self.path.is_unvalidated();
         let max_segments = if is_limited { 1 } else { MAX_SEGMENTS };
         while segments < max_segments && !self.buffers.is_occupied() {
             let packet_bound = segment_size.unwrap_or(usize::from(self.mtu.current()));
@@ -478,8 +478,7 @@ impl Link {
             self.control.ping();
         }
         self.probing.on_coded(now);
-        self.counters.packets_sent += 1;
-        self.counters.bytes_sent += len as u64;
+        self.counters.on_sent(1, len);
         if self.probing.next_timeout().is_none() {
             self.arm_probe(now, session);
         }
