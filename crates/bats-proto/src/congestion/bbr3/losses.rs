@@ -22,7 +22,7 @@ impl Bbr3 {
                 self.bounds.raise_short_term_model();
             }
         } else if !self.state.is_probing_bw() {
-            self.bounds.adapt_lower_bounds(self.max_bw.get(), self.cwnd);
+            self.bounds.adapt_lower_bounds(self.max_bw.get(), self.cwnd.get());
         }
     }
 
@@ -81,7 +81,7 @@ impl Bbr3 {
         self.save_cwnd();
         self.save_state_upon_loss();
         self.recovery.begin_after_rto(now);
-        self.cwnd = self.packet;
+        self.cwnd.set(self.packet);
     }
 
     /// SaveStateUponLoss.
@@ -92,7 +92,7 @@ impl Bbr3 {
 
     /// HandleSpuriousLossDetection.
     pub(super) fn handle_spurious_loss_detection(&mut self) {
-        self.restore_cwnd();
+        self.cwnd.restore();
         self.full_pipe.reset(0);
         match self.recovery.undo(&mut self.bounds) {
             Some(State::Startup) if self.state != State::Startup => {

@@ -12,10 +12,9 @@ use crate::congestion::RateSample;
 
 /// All states.
 impl Bbr3 {
-    /// Enters `state` with its gains.
+    /// Enters `state`, whose gains hold from now on.
     pub(super) fn enter(&mut self, state: State) {
         self.state = state;
-        (self.pacing_gain, self.cwnd_gain) = state.gains();
     }
 
     /// StartRound, section 5.5.1.
@@ -29,7 +28,7 @@ impl Bbr3 {
         self.extra_acked.restart(now);
         match self.state {
             State::ProbeBw(Phase::Down | Phase::Cruise | Phase::Refill | Phase::Up) => {
-                self.set_pacing_rate_with_gain(1.0);
+                self.pacing_rate.set_with_gain(1.0, self.bw, self.full_pipe.is_reached);
             }
             State::ProbeRtt => self.check_probe_rtt_done(now),
             State::Startup | State::Drain => {}
@@ -71,7 +70,7 @@ impl Bbr3 {
         self.recovery.undo_state = Some(State::Startup);
         self.full_pipe.is_reached = true;
         self.full_pipe.is_now = true;
-        let bdp = self.bdp_multiple(self.bw, 1.0);
+        let bdp = self.inflight().bdp_multiple(self.bw, 1.0);
         self.bounds.inflight_longterm = bdp.max(self.bounds.inflight_latest);
     }
 
@@ -92,7 +91,7 @@ impl Bbr3 {
     /// CheckDrainDone and EnterProbeBW.
     pub(super) fn check_drain_done(&mut self, now: Timestamp) {
         if self.state == State::Drain
-            && (self.in_flight <= self.inflight(self.bw, 1.0)
+            && (self.in_flight <= self.inflight().of(self.bw, 1.0)
                 || self.round.count > self.drain_start_round + DRAIN_ROUNDS)
         {
             self.start_probe_bw_down(now);
@@ -130,7 +129,7 @@ impl Bbr3 {
         self.full_pipe.reset(rs.delivery_rate);
         self.ext.note_queue_before_up();
         self.enter(State::ProbeBw(Phase::Up));
-        self.probe_bw.raise_slope(self.cwnd, self.packet);
+        self.probe_bw.raise_slope(self.cwnd.get(), self.packet);
     }
 
     /// UpdateProbeBWCyclePhase; `newly_acked` in bytes.
@@ -169,8 +168,9 @@ impl Bbr3 {
 
     /// IsTimeToCruise.
     fn is_time_to_cruise(&self) -> bool {
-        self.in_flight <= self.inflight_with_headroom()
-            && self.in_flight <= self.inflight(self.max_bw.get(), 1.0)
+        let inflight = self.inflight();
+        self.in_flight <= inflight.with_headroom()
+            && self.in_flight <= inflight.of(self.max_bw.get(), 1.0)
     }
 
     /// IsTimeToGoDown.
@@ -180,7 +180,7 @@ impl Bbr3 {
             self.probe_bw.prev_probe_precautionary = true;
             return true;
         }
-        if self.is_cwnd_limited() && self.cwnd >= longterm {
+        if self.is_cwnd_limited() && self.cwnd.get() >= longterm {
             self.full_pipe.reset(rs.delivery_rate);
             return false;
         }
@@ -189,12 +189,12 @@ impl Bbr3 {
 
     /// ProbeInflightLongtermUpward.
     fn probe_inflight_longterm_upward(&mut self, newly_acked: u64) {
-        if !self.is_cwnd_limited() || self.cwnd < self.bounds.inflight_longterm {
+        if !self.is_cwnd_limited() || self.cwnd.get() < self.bounds.inflight_longterm {
             return;
         }
         self.bounds.inflight_longterm += self.probe_bw.growth_of(newly_acked) * self.packet;
         if self.round.is_start {
-            self.probe_bw.raise_slope(self.cwnd, self.packet);
+            self.probe_bw.raise_slope(self.cwnd.get(), self.packet);
         }
     }
 
@@ -248,7 +248,7 @@ impl Bbr3 {
             if self.probe_rtt.on_ack(self.round.is_start) {
                 self.check_probe_rtt_done(now);
             }
-        } else if self.in_flight <= self.probe_rtt_cwnd() {
+        } else if self.in_flight <= self.inflight().probe_rtt_cwnd(self.bw) {
             self.probe_rtt.on_inflight_low(now);
             self.start_round();
         }
@@ -260,7 +260,7 @@ impl Bbr3 {
             return;
         }
         self.min_rtt.on_probe_done(now);
-        self.restore_cwnd();
+        self.cwnd.restore();
         self.bounds.reset_short_term_model();
         if self.full_pipe.is_reached {
             self.start_probe_bw_down(now);

@@ -55,7 +55,7 @@ fn a2_startup_ends_on_loss_when_app_limited() {
 fn a3_drain_ends_when_inflight_is_the_bdp() {
     let mut path = path();
     run_to(&mut path, State::Drain);
-    assert_eq!(path.controller.pacing_gain, DRAIN_PACING_GAIN);
+    assert_eq!(path.controller.pacing_gain(), DRAIN_PACING_GAIN);
     let round = path.controller.round.count;
     run_past(&mut path, State::Drain);
     assert!(matches!(path.controller.state, State::ProbeBw(_)));
@@ -109,12 +109,12 @@ fn a8_down_ends_when_inflight_leaves_headroom() {
     let mut path = path();
     run_to(&mut path, UP);
     run_to(&mut path, DOWN);
-    assert_eq!(path.controller.pacing_gain, DOWN_PACING_GAIN);
+    assert_eq!(path.controller.pacing_gain(), DOWN_PACING_GAIN);
     run_past(&mut path, DOWN);
     assert_eq!(path.controller.state, CRUISE);
     let controller = &path.controller;
-    assert!(controller.in_flight <= controller.inflight(controller.max_bw.get(), 1.0));
-    assert!(controller.in_flight <= controller.inflight_with_headroom());
+    assert!(controller.in_flight <= controller.inflight().of(controller.max_bw.get(), 1.0));
+    assert!(controller.in_flight <= controller.inflight().with_headroom());
 }
 
 #[test]
@@ -140,7 +140,7 @@ fn a10_probe_rtt_is_entered_after_five_seconds_and_left() {
     path.run(SECOND);
     path.one_way = 22 * MS;
     run_to(&mut path, State::ProbeRtt);
-    assert_eq!(path.controller.cwnd_gain, PROBE_RTT_CWND_GAIN);
+    assert_eq!(path.controller.state.gains().1, PROBE_RTT_CWND_GAIN);
     let start = path.now;
     run_past(&mut path, State::ProbeRtt);
     assert!(path.now - start >= 200 * MS && path.now - start < 400 * MS);
@@ -169,7 +169,7 @@ fn a12_startup_finds_the_bandwidth_of_a_link_with_aggregation() {
     run_past(&mut path, State::Startup);
     let ratio = path.controller.max_bw.get() as f64 / path.rate;
     assert!((0.9..1.3).contains(&ratio), "{ratio}");
-    assert!(path.controller.cwnd as f64 > 2.0 * path.bdp());
+    assert!(path.controller.cwnd.get() as f64 > 2.0 * path.bdp());
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a13_extra_acked_keeps_a_link_with_aggregation_busy() {
 fn a14_the_window_has_a_floor_below_a_packet_of_bdp() {
     let mut path = Path::new(Bbr3::new(10 * MS, PACKET as u16, 1), 0.2, 5 * MS, 40.0);
     path.run(20 * SECOND);
-    assert!(path.controller.cwnd >= 4 * PACKET);
+    assert!(path.controller.cwnd.get() >= 4 * PACKET);
     let goodput = path.run(10 * SECOND);
     assert!(goodput > 0.9 * path.rate, "{}", goodput / path.rate);
 }
@@ -231,13 +231,17 @@ fn a17_a_policer_is_conformed_to() {
 fn a18_spurious_losses_are_undone() {
     let mut path = path();
     run_to(&mut path, UP);
-    let (cwnd, longterm) = (path.controller.cwnd, path.controller.bounds.inflight_longterm);
+    let (cwnd, longterm) = (path.controller.cwnd.get(), path.controller.bounds.inflight_longterm);
     // Packets are overtaken and arrive 15 ms late.
     path.extra_delay = |number| if number % 50 < 20 { 15 * MS } else { Duration::ZERO };
     assert!(path.run_until(SECOND, |path| path.controller.state == DOWN), "no response");
     path.extra_delay = |_| Duration::ZERO;
     assert!(path.run_until(100 * MS, |path| path.controller.state == REFILL), "no undo");
-    assert!(path.controller.cwnd * 10 >= cwnd * 8, "{} of {cwnd}", path.controller.cwnd);
+    assert!(
+        path.controller.cwnd.get() * 10 >= cwnd * 8,
+        "{} of {cwnd}",
+        path.controller.cwnd.get()
+    );
     assert_eq!(path.controller.bounds.inflight_longterm, longterm);
     assert_eq!(path.controller.bounds.bw_shortterm, bounds::INFINITY);
 }
@@ -246,12 +250,16 @@ fn a18_spurious_losses_are_undone() {
 fn a19_a_spurious_timeout_is_undone() {
     let mut path = path();
     run_to(&mut path, CRUISE);
-    let cwnd = path.controller.cwnd;
+    let cwnd = path.controller.cwnd.get();
     path.extra_delay = |_| 400 * MS;
-    assert!(path.run_until(SECOND, |path| path.controller.cwnd == PACKET), "no timeout");
+    assert!(path.run_until(SECOND, |path| path.controller.cwnd.get() == PACKET), "no timeout");
     path.extra_delay = |_| Duration::ZERO;
     path.run(SECOND);
-    assert!(path.controller.cwnd * 10 >= cwnd * 7, "{} of {cwnd}", path.controller.cwnd);
+    assert!(
+        path.controller.cwnd.get() * 10 >= cwnd * 7,
+        "{} of {cwnd}",
+        path.controller.cwnd.get()
+    );
 }
 
 #[test]
