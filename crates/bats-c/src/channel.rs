@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::task::{Poll, Waker};
 
 use bytes::Bytes;
@@ -18,16 +18,13 @@ use crate::context::Context;
 use crate::event::{ChannelEvent, Code, Failure};
 use crate::gate::Gate;
 use crate::handles::{Table, new_id};
+use crate::locks::lock;
 use crate::owner::Owner;
 
 pub(crate) static CHANNELS: Table<Channel> = Table::new();
 
 /// Most bytes of one DATA event.
 const MAX_DATA: usize = 64 << 10;
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The result of a future that is ready now.
 fn now_or_never<T>(future: impl Future<Output = T>) -> Option<T> {

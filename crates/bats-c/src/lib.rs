@@ -18,6 +18,7 @@ mod gate;
 mod handles;
 mod last_error;
 mod listener;
+mod locks;
 mod log;
 mod owner;
 mod port_release;

@@ -9,9 +9,9 @@ use std::sync::Mutex;
 use bytes::Bytes;
 use tokio::sync::Notify;
 
-use super::lock;
 use crate::connection::Connection;
 use crate::event::{Code, Failure};
+use crate::locks::lock;
 
 /// Maximum number of queued files.
 const MAX_FILES: usize = 1_024;

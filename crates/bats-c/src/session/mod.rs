@@ -9,7 +9,7 @@ use std::ffi::c_int;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,6 +24,7 @@ use crate::connection::{Connection, Rejection};
 use crate::context::Context;
 use crate::event::{Code, Event, Failure};
 use crate::handles::{Table, new_id};
+use crate::locks::lock;
 use crate::owner::Owner;
 use crate::stats::openbats_stats_t;
 
@@ -84,10 +85,6 @@ pub(crate) struct Session {
     /// Whether the connection has not ended. The handle is valid until then, and while there are
     /// references.
     is_alive: AtomicBool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Session {
