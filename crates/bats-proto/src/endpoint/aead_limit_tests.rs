@@ -61,13 +61,13 @@ impl Pair {
             Self { endpoints, handles: [handle; 2], now, closed, sent: [Vec::new(), Vec::new()] };
         pair.run(20, true);
         pair.handles[SERVER] =
-            *pair.endpoints[SERVER].connections.keys().next().expect("it is accepted");
+            pair.endpoints[SERVER].connections.iter().next().expect("it is accepted").0;
         assert!(pair.connection(CLIENT).is_some() && pair.connection(SERVER).is_some());
         pair
     }
 
     fn connection(&mut self, peer: usize) -> Option<&mut Connection> {
-        self.endpoints[peer].connections.get_mut(&self.handles[peer]).map(|open| &mut **open)
+        self.endpoints[peer].connections.get_mut(self.handles[peer])
     }
 
     /// Sends a message of the client, in `rounds` rounds; its packets are lost unless `deliver`.

@@ -12,9 +12,9 @@ impl Endpoint {
         handle: ConnectionHandle,
         call: impl FnOnce(&mut Connection) -> Result<T, ChannelError>,
     ) -> Result<T, ChannelError> {
-        let connection = self.connections.get_mut(&handle).ok_or(ChannelError::Closed)?;
+        let connection = self.connections.get_mut(handle).ok_or(ChannelError::Closed)?;
         let result = call(connection);
-        self.mark_dirty(handle);
+        self.connections.mark_dirty(handle);
         result
     }
 
@@ -163,7 +163,7 @@ impl Endpoint {
         handle: ConnectionHandle,
         id: ChannelId,
     ) -> Result<ChannelStats, ChannelError> {
-        let connection = self.connections.get_mut(&handle).ok_or(ChannelError::Closed)?;
+        let connection = self.connections.get_mut(handle).ok_or(ChannelError::Closed)?;
         connection.channels()?.stats(id)
     }
 }

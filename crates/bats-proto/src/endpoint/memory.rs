@@ -1,11 +1,10 @@
 //! Memory for received data: reserved before address validation, charged after it, raised with use
 //! and lowered again.
 
-use std::collections::BTreeMap;
-
 use bats_types::Timestamp;
 
 use super::admission::Account;
+use super::connections::Connections;
 use super::{ConnectionHandle, EXPECTED_CONNECTIONS, Endpoint};
 use crate::connection::Connection;
 use crate::session::min_receive_budget;
@@ -28,7 +27,7 @@ fn account_of(connection: &Connection) -> Account {
 impl Endpoint {
     /// Charges a new connection for its base.
     pub(super) fn charge_base(&mut self, handle: ConnectionHandle, wanted: usize) {
-        let Some(connection) = self.connections.get(&handle) else { return };
+        let Some(connection) = self.connections.get(handle) else { return };
         self.memory.add(account_of(connection));
         if connection.session().memory_limit() < wanted {
             self.memory_shares.want(handle, wanted);
@@ -37,7 +36,7 @@ impl Endpoint {
 
     /// Reserves the base of a new connection whose peer has not validated its address.
     pub(super) fn reserve_base(&mut self, handle: ConnectionHandle, wanted: usize) {
-        let Some(connection) = self.connections.get(&handle) else { return };
+        let Some(connection) = self.connections.get(handle) else { return };
         let base = connection.session().memory();
         self.memory.reserve(base);
         self.memory_shares.reserve(handle, wanted, base);
@@ -52,7 +51,7 @@ impl Endpoint {
                 // Other peers have got the memory meanwhile.
                 self.stats.memory_refusals += 1;
                 self.memory_shares.refuse(handle);
-                if let Some(connection) = self.connections.get_mut(&handle) {
+                if let Some(connection) = self.connections.get_mut(handle) {
                     connection.close_for_lack_of_memory(now);
                 }
                 return true;
@@ -74,7 +73,7 @@ impl Endpoint {
     fn raise_limit(&mut self, now: Timestamp, handle: ConnectionHandle) -> bool {
         let Some(wanted) = self.memory_shares.wanted(handle) else { return false };
         let others = self.expected_connections();
-        let Some(connection) = self.connections.get_mut(&handle) else { return false };
+        let Some(connection) = self.connections.get_mut(handle) else { return false };
         let (account, limit) = (account_of(connection), connection.session().memory_limit());
         // As if it began now.
         self.memory.remove(account);
@@ -99,7 +98,7 @@ impl Endpoint {
             return MemoryChange::None;
         }
         let others = self.expected_connections();
-        let Some(connection) = self.connections.get_mut(&handle) else { return MemoryChange::None };
+        let Some(connection) = self.connections.get_mut(handle) else { return MemoryChange::None };
         let Some(needed) = connection.memory_demand() else { return MemoryChange::None };
         let (account, was_short) =
             (account_of(connection), connection.session().is_short_of_memory());
@@ -133,10 +132,9 @@ impl Endpoint {
     /// to others. Returns whether it has got more.
     pub(super) fn balance_memory(&mut self, now: Timestamp, handle: ConnectionHandle) -> bool {
         let change = self.adjust_memory(now, handle);
-        let waits = |connections: &BTreeMap<ConnectionHandle, Box<Connection>>| {
-            connections
-                .get(&handle)
-                .is_some_and(|connection| connection.session().waits_for_charge())
+        let waits = |connections: &Connections| {
+            let connection = connections.get(handle);
+            connection.is_some_and(|connection| connection.session().waits_for_charge())
         };
         // Each step raises the charge, at most to the limit of the connection.
         while change == MemoryChange::More && waits(&self.connections) {
@@ -155,7 +153,7 @@ impl Endpoint {
         let next = self.memory_shares.next_short();
         for handle in next {
             if self.adjust_memory(now, handle) == MemoryChange::More {
-                self.mark_dirty(handle);
+                self.connections.mark_dirty(handle);
             }
         }
     }
@@ -176,7 +174,7 @@ impl Endpoint {
         let next = self.memory_shares.next_raisable();
         for handle in next {
             if self.raise_limit(now, handle) {
-                self.mark_dirty(handle);
+                self.connections.mark_dirty(handle);
             }
         }
         self.serve_short(now);

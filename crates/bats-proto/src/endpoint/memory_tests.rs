@@ -6,6 +6,7 @@ use bats_types::Timestamp;
 
 use super::{ConnectionHandle, Endpoint, Input, Output, Received};
 use crate::config::{EndpointConfig, Identity, Security, ServerConfig, TransportConfig};
+use crate::connection::Connection;
 use crate::event::Event;
 use crate::fuzzing::MisbehavingClient;
 use crate::wire::coding::SourceHeader;
@@ -83,8 +84,12 @@ fn first_part(client: &mut MisbehavingClient, length: u64) -> Vec<u8> {
     client.packet(PacketKind::Source, &payload[..len]).expect("the handshake is complete")
 }
 
+fn connection(server: &Endpoint, handle: ConnectionHandle) -> &Connection {
+    server.connections.get(handle).expect("it is open")
+}
+
 fn budget(server: &Endpoint, handle: ConnectionHandle) -> usize {
-    server.connections.get(&handle).expect("it is open").session().memory()
+    connection(server, handle).session().memory()
 }
 
 #[test]
@@ -96,7 +101,7 @@ fn spoofed_first_flights_are_promised_no_memory() {
     assert_eq!(server.connection_count(), 32);
     assert_eq!(server.endpoint_stats().memory_promised, 0);
     let honest = establish(&mut server, 7);
-    let limit = server.connections.get(&honest).expect("it is open").session().memory_limit();
+    let limit = server.connections.get(honest).expect("it is open").session().memory_limit();
     assert_eq!(limit, WANTED, "no lower for the spoofed ones");
     assert_eq!(budget(&server, honest), BASE_MEMORY);
     assert_eq!(server.endpoint_stats().memory_promised, BASE_MEMORY as u64);
@@ -111,7 +116,7 @@ fn charges_never_exceed_the_budget_and_limits_rise_when_others_end() {
     let mut server = server(total);
     let charged = |server: &Endpoint| {
         let charged =
-            server.connections.values().map(|connection| connection.session().memory() as u64);
+            server.connections.iter().map(|(_, connection)| connection.session().memory() as u64);
         let sum: u64 = charged.sum();
         assert_eq!(server.endpoint_stats().memory_promised, sum);
         assert!(sum <= total, "{sum}");
@@ -123,7 +128,7 @@ fn charges_never_exceed_the_budget_and_limits_rise_when_others_end() {
         deliver(&mut server, number << 16, client.finished().expect("the server has answered"));
         handles.extend(drain(&mut server, &mut client));
         // Half of its limit is charged when a message of that length begins.
-        let limit = server.connections[&handles[handles.len() - 1]].session().memory_limit();
+        let limit = connection(&server, handles[handles.len() - 1]).session().memory_limit();
         let message = first_part(&mut client, limit as u64 / 2);
         deliver(&mut server, number << 16, message);
         drain(&mut server, &mut client);
@@ -131,13 +136,13 @@ fn charges_never_exceed_the_budget_and_limits_rise_when_others_end() {
         charged(&server);
     }
     let last = establish(&mut server, 99 << 16);
-    let limit = |server: &Endpoint| server.connections[&last].session().memory_limit();
+    let limit = |server: &Endpoint| connection(server, last).session().memory_limit();
     let low = limit(&server);
     assert!(low < WANTED / 4 && charged(&server) > 80 << 20, "{low}");
     let mut unused = MisbehavingClient::new(99);
     for &handle in &handles {
-        server.connections.get_mut(&handle).expect("it is open").die_for_test();
-        server.mark_dirty(handle);
+        server.connections.get_mut(handle).expect("it is open").die_for_test();
+        server.connections.mark_dirty(handle);
         drain(&mut server, &mut unused);
         charged(&server);
     }

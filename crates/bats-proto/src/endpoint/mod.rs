@@ -4,6 +4,7 @@ mod admission;
 #[cfg(test)]
 mod aead_limit_tests;
 mod channels;
+mod connections;
 mod handle;
 mod instances;
 mod memory;
@@ -15,6 +16,7 @@ mod psk_nonce_tests;
 mod relay_node;
 #[cfg(test)]
 mod replay_ledger_tests;
+mod schedule;
 mod stateless_reset;
 mod steering;
 #[cfg(test)]
@@ -26,17 +28,16 @@ mod unreachable_port;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-use bats_types::{StuckTimers, Timestamp};
+use bats_types::Timestamp;
 use bytes::Bytes;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha20Rng;
-use rustc_hash::FxHashMap;
 
 use crate::config::{ClientConfig, EndpointConfig, Mode, PeerLimits, TransportConfig};
-use crate::connection::{Connection, Setup};
+use crate::connection::Setup;
 pub use crate::datagram::{Local, Received, Transmit};
 use crate::error::{CloseReason, ConnectError, SendError};
 use crate::event::Event;
@@ -44,7 +45,6 @@ use crate::handshake::{Handshake, ServerCrypto};
 use crate::link::Role;
 use crate::session::{local_parameters, min_receive_budget, receive_budget};
 use crate::stats::{ConnectionStats, EndpointStats};
-use crate::wire::long_header::ORIGINAL_CID_LEN;
 use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
 
@@ -52,6 +52,7 @@ pub use handle::ConnectionHandle;
 pub use steering::Steering;
 
 use admission::{FirstFlights, HalfOpen, MemoryLedger};
+use connections::Connections;
 use instances::Instances;
 use memory_shares::MemoryShares;
 use relay_node::RelayNode;
@@ -91,25 +92,7 @@ pub struct Endpoint {
     config: EndpointConfig,
     server: Option<ServerCrypto>,
     rng: ChaCha20Rng,
-    connections: BTreeMap<ConnectionHandle, Box<Connection>>,
-    next_handle: u64,
-    by_cid: FxHashMap<[u8; 4], ConnectionHandle>,
-    /// Which connection IDs are those of this endpoint.
-    steering: Steering,
-    /// Connections by the client's address and initial destination connection ID, for packets that
-    /// do not use the server's connection ID yet.
-    by_first: FxHashMap<(SocketAddr, [u8; ORIGINAL_CID_LEN]), ConnectionHandle>,
-    /// The inverse of `by_first`.
-    firsts: BTreeMap<ConnectionHandle, (SocketAddr, [u8; ORIGINAL_CID_LEN])>,
-    /// Connections that may have output, each at most once.
-    dirty: VecDeque<ConnectionHandle>,
-    is_dirty: BTreeSet<ConnectionHandle>,
-    /// End-to-end sessions among them that are here only because a link polled them and got no
-    /// packet.
-    polled_empty: BTreeSet<ConnectionHandle>,
-    timers: BTreeSet<(Timestamp, ConnectionHandle)>,
-    armed: BTreeMap<ConnectionHandle, Timestamp>,
-    stuck_timers: StuckTimers<ConnectionHandle>,
+    connections: Connections,
     half_open: HalfOpen,
     /// First flights for which a server in PSK mode has started handshakes.
     first_flights: FirstFlights,
@@ -143,18 +126,7 @@ impl Endpoint {
             config,
             server,
             rng,
-            connections: BTreeMap::new(),
-            next_handle: 0,
-            by_cid: FxHashMap::default(),
-            steering: Steering::default(),
-            by_first: FxHashMap::default(),
-            firsts: BTreeMap::new(),
-            dirty: VecDeque::new(),
-            is_dirty: BTreeSet::new(),
-            polled_empty: BTreeSet::new(),
-            timers: BTreeSet::new(),
-            armed: BTreeMap::new(),
-            stuck_timers: StuckTimers::default(),
+            connections: Connections::default(),
             half_open: HalfOpen::default(),
             first_flights: FirstFlights::default(),
             memory,
@@ -221,7 +193,7 @@ impl Endpoint {
         let transport =
             self.within_memory(&config.transport, others).ok_or(ConnectError::Memory)?;
         let config = ClientConfig { transport, ..config };
-        let local_cid = self.fresh_cid();
+        let local_cid = self.connections.fresh_cid(&mut self.rng);
         let code_seed = self.rng.next_u64();
         let parameters = self.parameters(&config.transport, code_seed);
         let mut handshake_seed = [0; 32];
@@ -252,14 +224,11 @@ impl Endpoint {
     }
 
     fn insert(&mut self, now: Timestamp, setup: Setup) -> ConnectionHandle {
-        let handle = ConnectionHandle(self.next_handle);
-        self.next_handle += 1;
-        self.by_cid.insert(setup.local_cid, handle);
-        if let (Some(relay_node), Some((key, _))) = (&mut self.relay_node, setup.end_to_end) {
+        let end_to_end = setup.end_to_end;
+        let handle = self.connections.insert(now, setup);
+        if let (Some(relay_node), Some((key, _))) = (&mut self.relay_node, end_to_end) {
             relay_node.insert(key, handle);
         }
-        self.connections.insert(handle, Box::new(Connection::new(now, setup)));
-        self.mark_dirty(handle);
         handle
     }
 
@@ -298,22 +267,6 @@ impl Endpoint {
         seed
     }
 
-    fn fresh_cid(&mut self) -> [u8; 4] {
-        loop {
-            let cid = self.steering.name(self.rng.next_u32().to_be_bytes());
-            if !self.by_cid.contains_key(&cid) {
-                return cid;
-            }
-        }
-    }
-
-    fn mark_dirty(&mut self, handle: ConnectionHandle) {
-        self.polled_empty.remove(&handle);
-        if self.is_dirty.insert(handle) {
-            self.dirty.push_back(handle);
-        }
-    }
-
     /// Processes one input. Never fails: invalid datagrams are counted and dropped.
     pub fn handle(&mut self, now: Timestamp, input: Input<'_>) {
         match input {
@@ -324,17 +277,7 @@ impl Endpoint {
             }
             Input::Datagram(datagram) => self.handle_datagram(now, datagram),
             Input::Timeout => {
-                while let Some(&(at, handle)) = self.timers.first()
-                    && at <= now
-                {
-                    self.timers.pop_first();
-                    self.armed.remove(&handle);
-                    if let Some(connection) = self.connections.get_mut(&handle) {
-                        connection.handle_timeout(now);
-                        self.stuck_timers.on_handled(handle, now);
-                        self.mark_dirty(handle);
-                    }
-                }
+                self.connections.handle_timeout(now);
                 if let Some(relay_node) = &mut self.relay_node
                     && relay_node.next_timeout().is_some_and(|at| at <= now)
                 {
@@ -348,14 +291,14 @@ impl Endpoint {
     fn handle_datagram(&mut self, now: Timestamp, datagram: Received<'_>) {
         self.stats.datagrams_received += 1;
         let route = if let Some(cid) = short_header::destination(datagram.payload) {
-            self.by_cid.get(&cid).copied()
+            self.connections.with_cid(cid)
         } else {
             match self.route_long(now, &datagram) {
                 Some(handle) => Some(handle),
                 None => return,
             }
         };
-        match route.and_then(|handle| Some((handle, self.connections.get_mut(&handle)?))) {
+        match route.and_then(|handle| Some((handle, self.connections.get_mut(handle)?))) {
             Some((handle, connection)) => {
                 // Relayed packets are for end-to-end sessions only, direct ones for links only.
                 if connection.flow_key().is_some() != is_relayed_address(datagram.remote) {
@@ -364,7 +307,7 @@ impl Endpoint {
                 }
                 connection.handle_datagram(now, datagram);
                 self.balance_memory(now, handle);
-                self.mark_dirty(handle);
+                self.connections.mark_dirty(handle);
                 self.fetch_relay_inputs(now, handle);
             }
             None => self.handle_unknown_cid(now, &datagram),
@@ -385,8 +328,8 @@ impl Endpoint {
             let transmit = Transmit { remote, local_ip, interface, ecn: 0, segment_size, len };
             return Output::Transmit(transmit);
         }
-        while let Some(&handle) = self.dirty.front() {
-            if let Some(connection) = self.connections.get_mut(&handle) {
+        while let Some(handle) = self.connections.schedule_mut().first_dirty() {
+            if let Some(connection) = self.connections.get_mut(handle) {
                 if let Some(event) = connection.pop_event() {
                     return self.report_event(handle, event);
                 }
@@ -398,19 +341,18 @@ impl Endpoint {
                         continue;
                     }
                     // Round robin: the next connection comes first next time.
-                    self.dirty.rotate_left(1);
+                    self.connections.schedule_mut().defer_first();
                     return Output::Transmit(transmit);
                 }
-                let connection = self.connections.get_mut(&handle);
+                let connection = self.connections.get_mut(handle);
                 if let Some(event) = connection.and_then(|connection| connection.pop_event()) {
                     return self.report_event(handle, event);
                 }
             }
-            self.dirty.pop_front();
-            self.is_dirty.remove(&handle);
+            self.connections.schedule_mut().remove_first();
             self.finish_polling(now, handle);
         }
-        let own = self.timers.first().map(|&(at, _)| at);
+        let own = self.connections.next_timeout();
         let relay_timeout = self.relay_node.as_ref().and_then(RelayNode::next_timeout);
         Output::Timeout(Timestamp::earlier(own, relay_timeout))
     }
@@ -432,7 +374,7 @@ impl Endpoint {
 
     /// A connection is established: records its token, if this end is the client.
     fn record_reset_token(&mut self, handle: ConnectionHandle) {
-        let connection = self.connections.get(&handle);
+        let connection = self.connections.get(handle);
         if let Some(token) = connection.and_then(|connection| connection.reset_token()) {
             self.resets.insert(token, handle);
         }
@@ -451,16 +393,16 @@ impl Endpoint {
     /// A connection is established: connections of older instances of its peer end without a packet,
     /// because no process would receive one.
     fn end_older_instances(&mut self, handle: ConnectionHandle) {
-        let Some(connection) = self.connections.get(&handle) else { return };
+        let Some(connection) = self.connections.get(handle) else { return };
         let (Some(peer), Some(instance)) =
             (connection.peer_fingerprint(), connection.peer_instance())
         else {
             return;
         };
         for old in self.instances.insert(handle, peer, instance) {
-            if let Some(connection) = self.connections.get_mut(&old) {
+            if let Some(connection) = self.connections.get_mut(old) {
                 connection.on_restarted_peer();
-                self.mark_dirty(old);
+                self.connections.mark_dirty(old);
             }
         }
     }
@@ -475,26 +417,25 @@ impl Endpoint {
 
     /// A connection has no more output now: arms its timer, or drops it if it is closed.
     fn finish_polling(&mut self, now: Timestamp, handle: ConnectionHandle) {
-        let was_polled_empty = self.polled_empty.remove(&handle);
+        let was_polled_empty = self.connections.schedule_mut().take_polled_empty(handle);
         self.update_link_state(now, handle);
         self.avoid_polluting_link(now, handle);
-        let Some(connection) = self.connections.get_mut(&handle) else { return };
-        if self.stuck_timers.is_stuck(handle, connection.next_timeout(now)) {
+        if self.connections.end_if_stuck(now, handle) {
             self.stats.timers_stuck += 1;
-            connection.on_stuck_timer(now);
-            return self.mark_dirty(handle);
+            return;
         }
+        let Some(connection) = self.connections.get(handle) else { return };
         if connection.is_established() {
             self.half_open.remove(handle);
             if self.settle_memory(now, handle) {
                 // It is polled again with the budget that it has now.
-                return self.mark_dirty(handle);
+                return self.connections.mark_dirty(handle);
             }
             if self.balance_memory(now, handle) {
-                return self.mark_dirty(handle);
+                return self.connections.mark_dirty(handle);
             }
         }
-        let Some(connection) = self.connections.get(&handle) else { return };
+        let Some(connection) = self.connections.get(handle) else { return };
         let has_data = connection.has_end_to_end_data();
         let key = connection.flow_key();
         let next = if connection.is_dead() {
@@ -503,15 +444,7 @@ impl Endpoint {
         } else {
             connection.next_timeout(now)
         };
-        if self.armed.get(&handle).copied() != next {
-            if let Some(at) = self.armed.remove(&handle) {
-                self.timers.remove(&(at, handle));
-            }
-            if let Some(at) = next {
-                self.armed.insert(handle, at);
-                self.timers.insert((at, handle));
-            }
-        }
+        self.connections.schedule_mut().set_timer(handle, next);
         if let (Some(relay_node), Some(key)) = (&mut self.relay_node, key) {
             let links = relay_node.update_session(key, has_data);
             // Do not wake a link that has just polled this session and got no packet, or it would
@@ -524,14 +457,9 @@ impl Endpoint {
     }
 
     fn remove_connection(&mut self, now: Timestamp, handle: ConnectionHandle) {
-        if let Some(connection) = self.connections.remove(&handle) {
-            self.stuck_timers.forget(handle);
+        if let Some(connection) = self.connections.remove(handle) {
             self.release_memory(now, handle, &connection);
-            self.by_cid.remove(&connection.local_cid());
             self.forget_reset_token(handle, connection.reset_token());
-            if let Some(first) = self.firsts.remove(&handle) {
-                self.by_first.remove(&first);
-            }
             self.half_open.remove(handle);
             self.instances.remove(handle, connection.peer_fingerprint());
             if let Some(relay_node) = &mut self.relay_node {
@@ -576,80 +504,80 @@ impl Endpoint {
         message: Bytes,
         deadline: Option<Duration>,
     ) -> Result<(), SendError> {
-        let connection = self.connections.get_mut(&handle).ok_or(SendError::Closed)?;
+        let connection = self.connections.get_mut(handle).ok_or(SendError::Closed)?;
         let result = connection.send(now, message, deadline);
-        self.mark_dirty(handle);
+        self.connections.mark_dirty(handle);
         result
     }
 
     /// Ends the sending direction; the peer is notified after the last message.
     pub fn finish(&mut self, _now: Timestamp, handle: ConnectionHandle) -> Result<(), SendError> {
-        let connection = self.connections.get_mut(&handle).ok_or(SendError::Closed)?;
+        let connection = self.connections.get_mut(handle).ok_or(SendError::Closed)?;
         let result = connection.finish();
-        self.mark_dirty(handle);
+        self.connections.mark_dirty(handle);
         result
     }
 
     /// Returns the next message in order; `None` if there is none now.
     pub fn recv(&mut self, now: Timestamp, handle: ConnectionHandle) -> Option<Bytes> {
-        let message = self.connections.get_mut(&handle)?.recv(now);
-        self.mark_dirty(handle);
+        let message = self.connections.get_mut(handle)?.recv(now);
+        self.connections.mark_dirty(handle);
         message
     }
 
     /// Whether the peer has finished and the application has read every message.
     pub fn is_finished(&self, handle: ConnectionHandle) -> bool {
-        self.connections.get(&handle).is_some_and(|connection| connection.is_finished())
+        self.connections.get(handle).is_some_and(|connection| connection.is_finished())
     }
 
     /// Whether the peer has acknowledged everything passed to `send`, and `finish` if it was
     /// called.
     pub fn is_all_acknowledged(&self, handle: ConnectionHandle) -> bool {
-        self.connections.get(&handle).is_some_and(|connection| connection.is_all_acknowledged())
+        self.connections.get(handle).is_some_and(|connection| connection.is_all_acknowledged())
     }
 
     /// Closes the connection at once; unsent data is dropped. [`Event::Closed`] follows.
     pub fn close(&mut self, now: Timestamp, handle: ConnectionHandle, code: u64, reason: &str) {
-        if let Some(connection) = self.connections.get_mut(&handle) {
+        if let Some(connection) = self.connections.get_mut(handle) {
             connection.close(now, code, reason);
-            self.mark_dirty(handle);
+            self.connections.mark_dirty(handle);
         }
     }
 
     /// A sample of the connection's statistics.
     pub fn stats(&self, now: Timestamp, handle: ConnectionHandle) -> Option<ConnectionStats> {
-        Some(self.connections.get(&handle)?.stats(now))
+        Some(self.connections.get(handle)?.stats(now))
     }
 
     /// Bytes received on a connection that the application has not read, in complete messages or
     /// not.
     pub fn receive_buffer_bytes(&self, handle: ConnectionHandle) -> Option<usize> {
-        Some(self.connections.get(&handle)?.receive_buffer_bytes())
+        Some(self.connections.get(handle)?.receive_buffer_bytes())
     }
 
     /// Address of the peer.
     pub fn remote(&self, handle: ConnectionHandle) -> Option<SocketAddr> {
-        Some(self.connections.get(&handle)?.remote())
+        Some(self.connections.get(handle)?.remote())
     }
 
     /// Local address that the connection's packets leave from, if it is known.
     pub fn local_ip(&self, handle: ConnectionHandle) -> Option<IpAddr> {
-        self.connections.get(&handle)?.local_ip()
+        self.connections.get(handle)?.local_ip()
     }
 
     /// The mode of a connection, once it is established.
     pub fn mode(&self, handle: ConnectionHandle) -> Option<Mode> {
-        self.connections.get(&handle)?.mode()
+        self.connections.get(handle)?.mode()
     }
 
     /// The peer's limits, once they are known.
     pub fn peer_limits(&self, handle: ConnectionHandle) -> Option<PeerLimits> {
-        self.connections.get(&handle)?.peer_limits()
+        self.connections.get(handle)?.peer_limits()
     }
 
     /// SHA-256 fingerprint of the peer's end-entity certificate, if it presented one.
     pub fn peer_fingerprint(&self, handle: ConnectionHandle) -> Option<[u8; 32]> {
-        self.connections.get(&handle)?.peer_fingerprint()
+        self.connections.get(handle)?.peer_fingerprint()
     }
 
     /// Statistics of the endpoint itself.

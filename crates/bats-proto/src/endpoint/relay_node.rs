@@ -54,7 +54,7 @@ impl Endpoint {
     /// changes the policy of an admitted link.
     pub fn admit_with(&mut self, link: ConnectionHandle, policy: LinkPolicy) -> bool {
         let (Some(relay_node), Some(connection)) =
-            (&mut self.relay_node, self.connections.get_mut(&link))
+            (&mut self.relay_node, self.connections.get_mut(link))
         else {
             return false;
         };
@@ -143,23 +143,23 @@ impl Endpoint {
 
     /// Whether the peer of an established connection answers.
     pub fn is_responsive(&self, now: Timestamp, handle: ConnectionHandle) -> bool {
-        self.connections.get(&handle).is_some_and(|link| link.link().link_view(now).alive)
+        self.connections.get(handle).is_some_and(|link| link.link().link_view(now).alive)
     }
 
     /// Lets other links send the symbols that sessions have reserved for a link.
     fn release_assigned_symbols(&mut self, link: ConnectionHandle) {
         let Some(relay_node) = &self.relay_node else { return };
         for handle in relay_node.sessions.values().copied().collect::<Vec<_>>() {
-            if let Some(session) = self.connections.get_mut(&handle) {
+            if let Some(session) = self.connections.get_mut(handle) {
                 session.session_mut().release_assigned(link.0);
             }
-            self.mark_dirty(handle);
+            self.connections.mark_dirty(handle);
         }
     }
 
     /// Avoids the link of a polluting path, if the session's peer has reported pollution.
     pub(super) fn avoid_polluting_link(&mut self, now: Timestamp, handle: ConnectionHandle) {
-        let Some(session) = self.connections.get_mut(&handle) else { return };
+        let Some(session) = self.connections.get_mut(handle) else { return };
         let (Some(key), Some(link)) =
             (session.flow_key(), session.session_mut().take_polluting_link())
         else {
@@ -174,7 +174,7 @@ impl Endpoint {
 
     /// Updates the relay's view of a link, and wakes links if its liveness has changed.
     pub(super) fn update_link_state(&mut self, now: Timestamp, handle: ConnectionHandle) {
-        let (Some(relay_node), Some(link)) = (&mut self.relay_node, self.connections.get(&handle))
+        let (Some(relay_node), Some(link)) = (&mut self.relay_node, self.connections.get(handle))
         else {
             return;
         };
@@ -223,7 +223,7 @@ impl Endpoint {
 
     /// The peer's node of an end-to-end session.
     pub fn remote_node(&self, handle: ConnectionHandle) -> Option<NodeId> {
-        Some(self.connections.get(&handle)?.flow_key()?.destination)
+        Some(self.connections.get(handle)?.flow_key()?.destination)
     }
 
     /// Statistics of the relay, if this endpoint is a relay node.
@@ -250,7 +250,7 @@ impl Endpoint {
     /// its sessions.
     pub(super) fn fetch_relay_inputs(&mut self, now: Timestamp, handle: ConnectionHandle) {
         let (Some(relay_node), Some(link)) =
-            (&mut self.relay_node, self.connections.get_mut(&handle))
+            (&mut self.relay_node, self.connections.get_mut(handle))
         else {
             return;
         };
@@ -291,13 +291,13 @@ impl Endpoint {
             }
             let handle =
                 self.relay_node.as_ref().and_then(|c| c.sessions.get(&key.reversed())).copied();
-            match handle.and_then(|handle| Some((handle, self.connections.get_mut(&handle)?))) {
+            match handle.and_then(|handle| Some((handle, self.connections.get_mut(handle)?))) {
                 Some((handle, session)) => {
                     let slowest = self.relay_node.as_ref().map(|c| c.relay.slowest_inbound(key));
                     session.handle_flow_packet(now, kind, &payload, slowest.unwrap_or_default());
                     // After each packet: a burst of them takes more than the reserve for one.
                     self.balance_memory(now, handle);
-                    self.mark_dirty(handle);
+                    self.connections.mark_dirty(handle);
                 }
                 None => {
                     let remote = address(key.source, key.flow);
@@ -314,16 +314,16 @@ impl Endpoint {
         let (destination, source) = (hint.destination, relay_node.relay.node());
         let quoted = FlowKey { destination, source, flow: from.flow };
         let session = relay_node.sessions.get(&quoted);
-        let session = session.and_then(|handle| self.connections.get(handle));
+        let session = session.and_then(|handle| self.connections.get(*handle));
         if !session.is_some_and(|session| session.is_quoted(hint.quoted)) {
             return;
         }
         let flows = FlowKey { flow: 0, ..quoted }..=FlowKey { flow: u32::MAX, ..quoted };
         let handles: Vec<_> = relay_node.sessions.range(flows).map(|(_, handle)| *handle).collect();
         for handle in handles {
-            if let Some(session) = self.connections.get_mut(&handle) {
+            if let Some(session) = self.connections.get_mut(handle) {
                 session.handle_no_route(now, from.source, destination);
-                self.mark_dirty(handle);
+                self.connections.mark_dirty(handle);
             }
         }
     }
@@ -344,18 +344,17 @@ impl Endpoint {
         let serviced = self.relay_node.as_mut().map(|c| core::mem::take(&mut c.serviced));
         for (handle, sent) in serviced.into_iter().flatten() {
             if sent {
-                self.mark_dirty(handle);
-            } else if self.is_dirty.insert(handle) {
-                self.dirty.push_back(handle);
-                self.polled_empty.insert(handle);
+                self.connections.mark_dirty(handle);
+            } else {
+                self.connections.schedule_mut().mark_polled_empty(handle);
             }
         }
     }
 
     pub(super) fn wake_link(&mut self, handle: ConnectionHandle) {
-        if let Some(link) = self.connections.get_mut(&handle) {
+        if let Some(link) = self.connections.get_mut(handle) {
             link.link_mut().wake_packet_source();
-            self.mark_dirty(handle);
+            self.connections.mark_dirty(handle);
         }
     }
 
@@ -366,14 +365,14 @@ impl Endpoint {
         handle: ConnectionHandle,
         buffer: &mut Vec<u8>,
     ) -> Option<super::Transmit> {
-        let admitted = self.connections.get(&handle).is_some_and(|c| c.link().is_admitted());
+        let admitted = self.connections.get(handle).is_some_and(|c| c.link().is_admitted());
         // An unresponsive link must not get the packets reserved for it.
         self.update_link_state(now, handle);
         self.release_unresponsive_links();
         let Some(relay_node) = self.relay_node.as_mut().filter(|_| admitted) else {
-            return self.connections.get_mut(&handle)?.poll_transmit(now, buffer, None);
+            return self.connections.get_mut(handle)?.poll_transmit(now, buffer, None);
         };
-        let mut link = self.connections.remove(&handle)?;
+        let mut link = self.connections.take(handle)?;
         let recoded = relay_node.is_recoding() && link.peer_reports_batches();
         let mut packets = LinkPackets {
             link: LinkId(handle.0),
@@ -382,7 +381,7 @@ impl Endpoint {
             recoded,
         };
         let transmit = link.poll_transmit(now, buffer, Some(&mut packets));
-        self.connections.insert(handle, link);
+        self.connections.put_back(handle, link);
         self.wake_links_except(handle);
         transmit
     }
@@ -425,13 +424,14 @@ mod tests {
         let start = Timestamp::from_millis(1_000);
         let session = endpoint.connect_across(start, NodeId(9), "node", client).unwrap();
         let (flow, source) = {
-            let connection = &endpoint.connections[&session];
+            let connection = endpoint.connections.get(session).unwrap();
             (connection.flow_key().unwrap(), connection.local_cid())
         };
         let from = FlowKey { destination: NodeId(1), source: NodeId(5), flow: flow.flow };
         let quoted = [&[0xc0, 0, 0, 0, 0, 2, 7, 7, 4][..], &source].concat();
         let other = [&[0xc0, 0, 0, 0, 0, 2, 7, 7, 4][..], &source.map(|byte| byte ^ 1)].concat();
-        let is_open = |endpoint: &Endpoint| endpoint.connections[&session].is_unanswered();
+        let is_open =
+            |endpoint: &Endpoint| endpoint.connections.get(session).unwrap().is_unanswered();
         let destination = NodeId(9);
         for at in [0, 1_000, 2_000, 3_000].map(|ms| start + Duration::from_millis(ms)) {
             for (from, hint) in [

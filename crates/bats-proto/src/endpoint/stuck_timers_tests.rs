@@ -40,8 +40,8 @@ fn connection_with_a_stuck_timer_is_closed_with_an_internal_error() {
     };
     let (stuck, other) = (connect(&mut endpoint), connect(&mut endpoint));
     assert!(drain(&mut endpoint, now).0.is_some_and(|at| at > now));
-    endpoint.connections.get_mut(&stuck).expect("it is open").link_mut().arm_stuck_timer(now);
-    endpoint.mark_dirty(stuck);
+    endpoint.connections.get_mut(stuck).expect("it is open").link_mut().arm_stuck_timer(now);
+    endpoint.connections.mark_dirty(stuck);
     let (mut next, mut reason) = drain(&mut endpoint, now);
     let mut handled = 0;
     while next.is_some_and(|at| at <= now) {
@@ -53,5 +53,5 @@ fn connection_with_a_stuck_timer_is_closed_with_an_internal_error() {
     assert!(handled > 0);
     assert!(matches!(reason, Some(CloseReason::Internal(_))), "{reason:?}");
     assert_eq!(endpoint.endpoint_stats().timers_stuck, 1);
-    assert!(endpoint.connections.get(&other).is_some_and(|other| !other.is_dead()));
+    assert!(endpoint.connections.get(other).is_some_and(|other| !other.is_dead()));
 }

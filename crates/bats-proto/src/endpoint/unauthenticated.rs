@@ -42,18 +42,18 @@ impl Endpoint {
         let first = handshake::parse_first(datagram.payload);
         match first {
             Some(FirstPacket::ForUs { destination }) => {
-                let handle = self.by_cid.get(&destination).copied();
+                let handle = self.connections.with_cid(destination);
                 self.stats.datagrams_dropped += u64::from(handle.is_none());
                 handle
             }
             Some(FirstPacket::Early { destination }) => {
-                let handle = self.by_first.get(&(datagram.remote, destination)).copied();
+                let handle = self.connections.with_first((datagram.remote, destination));
                 self.stats.datagrams_dropped += u64::from(handle.is_none());
                 handle
             }
             Some(FirstPacket::Initial(initial)) => {
                 let key = (datagram.remote, initial.destination);
-                if let Some(&handle) = self.by_first.get(&key) {
+                if let Some(handle) = self.connections.with_first(key) {
                     return Some(handle);
                 }
                 self.accept(now, datagram, &initial)
@@ -144,7 +144,7 @@ impl Endpoint {
                 let wanted = receive_budget(&transport);
                 let is_validated = start.is_validated();
                 let transport = self.within_memory(&transport, others)?;
-                let local_cid = self.fresh_cid();
+                let local_cid = self.connections.fresh_cid(&mut self.rng);
                 let code_seed = self.rng.next_u64();
                 let take_early = transport.early_data && end_to_end.is_none();
                 let reset_token = match end_to_end {
@@ -185,8 +185,7 @@ impl Endpoint {
                 }
                 self.half_open.insert(handle, datagram.remote);
                 let first = (datagram.remote, initial.destination);
-                self.by_first.insert(first, handle);
-                self.firsts.insert(handle, first);
+                self.connections.insert_first(handle, first);
                 Some(handle)
             }
             ServerStart::Answer(answer) => {

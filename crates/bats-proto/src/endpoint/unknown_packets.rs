@@ -49,14 +49,14 @@ impl Endpoint {
         }
         let Some(token) = token_of(datagram.payload) else { return false };
         let Some(handle) = self.resets.find(token) else { return false };
-        let Some(connection) = self.connections.get_mut(&handle) else { return false };
+        let Some(connection) = self.connections.get_mut(handle) else { return false };
         if connection.remote() != datagram.remote {
             return false;
         }
         self.resets.remove(token, handle);
         self.stats.stateless_resets_received += 1;
         connection.on_stateless_reset();
-        self.mark_dirty(handle);
+        self.connections.mark_dirty(handle);
         true
     }
 

@@ -36,18 +36,18 @@ impl Endpoint {
             .connections
             .iter()
             .filter(|(_, connection)| connection.remote() == remote)
-            .map(|(handle, _)| *handle)
+            .map(|(handle, _)| handle)
             .collect();
         let is_quoted = |handle: &ConnectionHandle| {
-            self.connections.get(handle).is_some_and(|connection| connection.is_quoted(quoted))
+            self.connections.get(*handle).is_some_and(|connection| connection.is_quoted(quoted))
         };
         let is_proved = at_address.iter().any(is_quoted);
         for handle in at_address {
-            let Some(connection) = self.connections.get_mut(&handle) else { continue };
+            let Some(connection) = self.connections.get_mut(handle) else { continue };
             // Some hosts quote nothing of the payload. To end a connection attempt does little harm.
             if is_proved || quoted.is_empty() && connection.is_unanswered() {
                 connection.handle_unreachable_port(now);
-                self.mark_dirty(handle);
+                self.connections.mark_dirty(handle);
             }
         }
     }

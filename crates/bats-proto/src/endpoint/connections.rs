@@ -1,0 +1,148 @@
+//! The connections of an endpoint: by their handles, by what datagrams name them by, and in the
+//! order in which they are polled.
+
+use core::net::SocketAddr;
+use std::collections::BTreeMap;
+
+use bats_types::{StuckTimers, Timestamp};
+use rand::Rng;
+use rustc_hash::FxHashMap;
+
+use super::handle::ConnectionHandle;
+use super::schedule::Schedule;
+use crate::connection::{Connection, Setup};
+use crate::wire::long_header::ORIGINAL_CID_LEN;
+
+/// A client's address and its initial destination connection ID.
+type First = (SocketAddr, [u8; ORIGINAL_CID_LEN]);
+
+/// All connections of an endpoint.
+#[derive(Debug, Default)]
+pub(super) struct Connections {
+    by_handle: BTreeMap<ConnectionHandle, Box<Connection>>,
+    next_handle: u64,
+    by_cid: FxHashMap<[u8; 4], ConnectionHandle>,
+    /// Connections by the client's address and initial destination connection ID, for packets that
+    /// do not use the server's connection ID yet.
+    by_first: FxHashMap<First, ConnectionHandle>,
+    /// The inverse of `by_first`.
+    firsts: BTreeMap<ConnectionHandle, First>,
+    schedule: Schedule,
+    stuck_timers: StuckTimers<ConnectionHandle>,
+}
+
+impl Connections {
+    /// Adds a connection, which is polled.
+    pub(super) fn insert(&mut self, now: Timestamp, setup: Setup) -> ConnectionHandle {
+        let handle = ConnectionHandle(self.next_handle);
+        self.next_handle += 1;
+        self.by_cid.insert(setup.local_cid, handle);
+        self.by_handle.insert(handle, Box::new(Connection::new(now, setup)));
+        self.mark_dirty(handle);
+        handle
+    }
+
+    /// Adds the address and the initial destination connection ID of the client of a connection.
+    pub(super) fn insert_first(&mut self, handle: ConnectionHandle, first: First) {
+        self.by_first.insert(first, handle);
+        self.firsts.insert(handle, first);
+    }
+
+    /// Removes a connection that has ended. Its timer stays until it is set to `None`.
+    pub(super) fn remove(&mut self, handle: ConnectionHandle) -> Option<Box<Connection>> {
+        let connection = self.by_handle.remove(&handle)?;
+        self.stuck_timers.forget(handle);
+        self.by_cid.remove(&connection.local_cid());
+        if let Some(first) = self.firsts.remove(&handle) {
+            self.by_first.remove(&first);
+        }
+        Some(connection)
+    }
+
+    /// Takes a connection out, so that it can be polled with all others at hand. It must be put back
+    /// at once.
+    pub(super) fn take(&mut self, handle: ConnectionHandle) -> Option<Box<Connection>> {
+        self.by_handle.remove(&handle)
+    }
+
+    /// Puts a connection back.
+    pub(super) fn put_back(&mut self, handle: ConnectionHandle, connection: Box<Connection>) {
+        self.by_handle.insert(handle, connection);
+    }
+
+    pub(super) fn get(&self, handle: ConnectionHandle) -> Option<&Connection> {
+        self.by_handle.get(&handle).map(|connection| &**connection)
+    }
+
+    pub(super) fn get_mut(&mut self, handle: ConnectionHandle) -> Option<&mut Connection> {
+        self.by_handle.get_mut(&handle).map(|connection| &mut **connection)
+    }
+
+    /// All connections, in the order in which they began.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ConnectionHandle, &Connection)> {
+        self.by_handle.iter().map(|(handle, connection)| (*handle, &**connection))
+    }
+
+    /// Their number.
+    pub(super) fn len(&self) -> usize {
+        self.by_handle.len()
+    }
+
+    /// The connection with this connection ID.
+    pub(super) fn with_cid(&self, cid: [u8; 4]) -> Option<ConnectionHandle> {
+        self.by_cid.get(&cid).copied()
+    }
+
+    /// The connection whose client has this address and chose this connection ID for the server.
+    pub(super) fn with_first(&self, first: First) -> Option<ConnectionHandle> {
+        self.by_first.get(&first).copied()
+    }
+
+    /// A connection ID that no connection has.
+    pub(super) fn fresh_cid(&self, rng: &mut impl Rng) -> [u8; 4] {
+        loop {
+            let cid = rng.next_u32().to_be_bytes();
+            if !self.by_cid.contains_key(&cid) {
+                return cid;
+            }
+        }
+    }
+
+    /// A connection may have output.
+    pub(super) fn mark_dirty(&mut self, handle: ConnectionHandle) {
+        self.schedule.mark_dirty(handle);
+    }
+
+    /// The order in which the connections are polled, and their timers.
+    pub(super) fn schedule_mut(&mut self) -> &mut Schedule {
+        &mut self.schedule
+    }
+
+    /// When the first timer is due.
+    pub(super) fn next_timeout(&self) -> Option<Timestamp> {
+        self.schedule.next_timeout()
+    }
+
+    /// Handles the timers that are due.
+    pub(super) fn handle_timeout(&mut self, now: Timestamp) {
+        while let Some(handle) = self.schedule.pop_due(now) {
+            if let Some(connection) = self.by_handle.get_mut(&handle) {
+                connection.handle_timeout(now);
+                self.stuck_timers.on_handled(handle, now);
+                self.mark_dirty(handle);
+            }
+        }
+    }
+
+    /// Ends a connection with a timer that stays due although it is handled: a defect, which must
+    /// not block the others. Returns whether it has one.
+    pub(super) fn end_if_stuck(&mut self, now: Timestamp, handle: ConnectionHandle) -> bool {
+        let Some(connection) = self.by_handle.get_mut(&handle) else { return false };
+        if !self.stuck_timers.is_stuck(handle, connection.next_timeout(now)) {
+            return false;
+        }
+        connection.on_stuck_timer(now);
+        self.mark_dirty(handle);
+        true
+    }
+}
