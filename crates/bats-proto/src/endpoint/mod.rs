@@ -29,7 +29,6 @@ use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use bats_types::Timestamp;
 use bytes::Bytes;
@@ -43,7 +42,7 @@ use crate::error::{CloseReason, ConnectError, SendError};
 use crate::event::Event;
 use crate::handshake::{Handshake, ServerCrypto};
 use crate::link::Role;
-use crate::session::{local_parameters, min_receive_budget, receive_budget};
+use crate::session::{local_parameters, receive_budget};
 use crate::stats::{ConnectionStats, EndpointStats};
 use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
@@ -51,10 +50,10 @@ use crate::wire::short_header;
 pub use handle::ConnectionHandle;
 pub use steering::Steering;
 
-use admission::{FirstFlights, HalfOpen, MemoryLedger};
+use admission::{FirstFlights, HalfOpen};
 use connections::Connections;
 use instances::Instances;
-use memory_shares::MemoryShares;
+use memory::{EXPECTED_CONNECTIONS, Memory};
 use relay_node::RelayNode;
 use relay_node::addresses::is_relayed_address;
 use stateless_reset::StatelessResets;
@@ -79,9 +78,6 @@ pub enum Output {
     Timeout(Option<Timestamp>),
 }
 
-/// Outgoing connections of an endpoint for which memory is reserved: the first ones must not use it
-/// up. Servers have the same default.
-const EXPECTED_CONNECTIONS: usize = 10_000;
 /// Longest handshake of a client with early data. Servers remember first flights for 25 s against
 /// replays (ADR 0013).
 const MAX_EARLY_HANDSHAKE: Duration = Duration::from_secs(10);
@@ -96,13 +92,13 @@ pub struct Endpoint {
     half_open: HalfOpen,
     /// First flights for which a server in PSK mode has started handshakes.
     first_flights: FirstFlights,
-    memory: MemoryLedger,
+    memory: Memory,
     resets: StatelessResets,
     instances: Instances,
     /// When connections were last searched for an unreachable port.
     last_unreachable_search: Option<Timestamp>,
-    memory_shares: MemoryShares,
     answers: VecDeque<(SocketAddr, Option<IpAddr>, Vec<u8>)>,
+    /// What no other part of the endpoint counts.
     stats: EndpointStats,
     /// Set if this endpoint is a relay node.
     relay_node: Option<RelayNode>,
@@ -120,7 +116,7 @@ impl Endpoint {
             }
             None => None,
         };
-        let memory = MemoryLedger::new(config.memory_budget);
+        let memory = Memory::new(&config);
         let resets = StatelessResets::new(&config, &seed);
         Ok(Self {
             config,
@@ -133,7 +129,6 @@ impl Endpoint {
             resets,
             instances: Instances::default(),
             last_unreachable_search: None,
-            memory_shares: MemoryShares::default(),
             answers: VecDeque::new(),
             stats: EndpointStats::default(),
             relay_node: None,
@@ -191,7 +186,7 @@ impl Endpoint {
         let others = EXPECTED_CONNECTIONS.saturating_sub(self.connections.len() + 1);
         let wanted = receive_budget(&config.transport);
         let transport =
-            self.within_memory(&config.transport, others).ok_or(ConnectError::Memory)?;
+            self.memory.within(&config.transport, others).ok_or(ConnectError::Memory)?;
         let config = ClientConfig { transport, ..config };
         let local_cid = self.connections.fresh_cid(&mut self.rng);
         let code_seed = self.rng.next_u64();
@@ -219,7 +214,7 @@ impl Endpoint {
             end_to_end,
         };
         let handle = self.insert(now, setup);
-        self.charge_base(handle, wanted);
+        self.memory.charge_base(&self.connections, handle, wanted);
         Ok(handle)
     }
 
@@ -230,26 +225,6 @@ impl Endpoint {
             relay_node.insert(key, handle);
         }
         handle
-    }
-
-    /// The configuration with a receive budget that the remaining memory allows, when `others` more
-    /// connections may follow; `None` if there is too little memory. It is the limit of the
-    /// connection's memory, which is charged only with use.
-    fn within_memory(
-        &mut self,
-        transport: &Arc<TransportConfig>,
-        others: usize,
-    ) -> Option<Arc<TransportConfig>> {
-        let (wanted, least) = (receive_budget(transport), min_receive_budget(transport));
-        let Some(granted) = self.memory.limit(wanted, least, others) else {
-            self.stats.memory_refusals += 1;
-            return None;
-        };
-        if granted == wanted {
-            return Some(transport.clone());
-        }
-        self.stats.budgets_reduced += 1;
-        Some(Arc::new(TransportConfig { receive_budget: granted, ..(**transport).clone() }))
     }
 
     /// This end's transport parameters.
@@ -306,7 +281,7 @@ impl Endpoint {
                     return;
                 }
                 connection.handle_datagram(now, datagram);
-                self.balance_memory(now, handle);
+                self.memory.balance(now, &mut self.connections, handle);
                 self.connections.mark_dirty(handle);
                 self.fetch_relay_inputs(now, handle);
             }
@@ -427,11 +402,11 @@ impl Endpoint {
         let Some(connection) = self.connections.get(handle) else { return };
         if connection.is_established() {
             self.half_open.remove(handle);
-            if self.settle_memory(now, handle) {
+            if self.memory.settle(now, &mut self.connections, handle) {
                 // It is polled again with the budget that it has now.
                 return self.connections.mark_dirty(handle);
             }
-            if self.balance_memory(now, handle) {
+            if self.memory.balance(now, &mut self.connections, handle) {
                 return self.connections.mark_dirty(handle);
             }
         }
@@ -458,7 +433,7 @@ impl Endpoint {
 
     fn remove_connection(&mut self, now: Timestamp, handle: ConnectionHandle) {
         if let Some(connection) = self.connections.remove(handle) {
-            self.release_memory(now, handle, &connection);
+            self.memory.release(now, &mut self.connections, handle, &connection);
             self.forget_reset_token(handle, connection.reset_token());
             self.half_open.remove(handle);
             self.instances.remove(handle, connection.peer_fingerprint());
@@ -582,12 +557,10 @@ impl Endpoint {
 
     /// Statistics of the endpoint itself.
     pub fn endpoint_stats(&self) -> EndpointStats {
-        let displaced = self.server.as_ref().map_or(0, ServerCrypto::sessions_displaced);
-        EndpointStats {
-            sessions_displaced: displaced,
-            memory_promised: self.memory.charged(),
-            ..self.stats.clone()
-        }
+        let mut stats = self.stats.clone();
+        stats.sessions_displaced = self.server.as_ref().map_or(0, ServerCrypto::sessions_displaced);
+        self.memory.count_in(&mut stats);
+        stats
     }
 
     /// Number of open connections.

@@ -296,7 +296,7 @@ impl Endpoint {
                     let slowest = self.relay_node.as_ref().map(|c| c.relay.slowest_inbound(key));
                     session.handle_flow_packet(now, kind, &payload, slowest.unwrap_or_default());
                     // After each packet: a burst of them takes more than the reserve for one.
-                    self.balance_memory(now, handle);
+                    self.memory.balance(now, &mut self.connections, handle);
                     self.connections.mark_dirty(handle);
                 }
                 None => {

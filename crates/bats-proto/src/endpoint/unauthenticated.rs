@@ -143,7 +143,7 @@ impl Endpoint {
                 let others = max_connections.saturating_sub(self.connections.len() + 1);
                 let wanted = receive_budget(&transport);
                 let is_validated = start.is_validated();
-                let transport = self.within_memory(&transport, others)?;
+                let transport = self.memory.within(&transport, others)?;
                 let local_cid = self.connections.fresh_cid(&mut self.rng);
                 let code_seed = self.rng.next_u64();
                 let take_early = transport.early_data && end_to_end.is_none();
@@ -180,8 +180,8 @@ impl Endpoint {
                 };
                 let handle = self.insert(now, setup);
                 match is_validated {
-                    true => self.charge_base(handle, wanted),
-                    false => self.reserve_base(handle, wanted),
+                    true => self.memory.charge_base(&self.connections, handle, wanted),
+                    false => self.memory.reserve_base(&self.connections, handle, wanted),
                 }
                 self.half_open.insert(handle, datagram.remote);
                 let first = (datagram.remote, initial.destination);
