@@ -13,6 +13,7 @@ mod memory_shares;
 mod memory_tests;
 #[cfg(test)]
 mod psk_nonce_tests;
+mod relay_calls;
 mod relay_node;
 #[cfg(test)]
 mod replay_ledger_tests;
@@ -44,6 +45,7 @@ use crate::handshake::{Handshake, ServerCrypto};
 use crate::link::Role;
 use crate::session::{local_parameters, receive_budget};
 use crate::stats::{ConnectionStats, EndpointStats};
+use crate::wire::flow::FlowKey;
 use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
 
@@ -54,8 +56,8 @@ use admission::{FirstFlights, HalfOpen};
 use connections::Connections;
 use instances::Instances;
 use memory::{EXPECTED_CONNECTIONS, Memory};
-use relay_node::RelayNode;
 use relay_node::addresses::is_relayed_address;
+use relay_node::{Arrival, RelayNode};
 use stateless_reset::StatelessResets;
 
 /// An input from the driver.
@@ -179,7 +181,7 @@ impl Endpoint {
             let text = "end-to-end sessions over relays do not support early data";
             return Err(ConnectError::Configuration(text.to_owned()));
         }
-        if end_to_end.is_some_and(|(key, _)| self.has_session(key)) {
+        if self.has_session(end_to_end) {
             let text = format!("a session with {remote} already exists");
             return Err(ConnectError::Configuration(text));
         }
@@ -227,6 +229,12 @@ impl Endpoint {
         handle
     }
 
+    /// Whether a session of this node sends the flow of an end-to-end session.
+    fn has_session(&self, end_to_end: Option<(FlowKey, bool)>) -> bool {
+        let (Some(node), Some((key, _))) = (&self.relay_node, end_to_end) else { return false };
+        node.has_session(key)
+    }
+
     /// This end's transport parameters.
     fn parameters(&self, transport: &TransportConfig, code_seed: u64) -> TransportParameters {
         TransportParameters {
@@ -253,11 +261,8 @@ impl Endpoint {
             Input::Datagram(datagram) => self.handle_datagram(now, datagram),
             Input::Timeout => {
                 self.connections.handle_timeout(now);
-                if let Some(relay_node) = &mut self.relay_node
-                    && relay_node.next_timeout().is_some_and(|at| at <= now)
-                {
-                    relay_node.handle_timeout(now);
-                    self.wake_links();
+                if let Some(relay_node) = &mut self.relay_node {
+                    relay_node.handle_timeout(now, &mut self.connections);
                 }
             }
         }
@@ -286,6 +291,38 @@ impl Endpoint {
                 self.fetch_relay_inputs(now, handle);
             }
             None => self.handle_unknown_cid(now, &datagram),
+        }
+    }
+
+    /// Passes what a link has received for the relay to it, and packets for this node to its sessions.
+    fn fetch_relay_inputs(&mut self, now: Timestamp, handle: ConnectionHandle) {
+        let Some(relay_node) = &mut self.relay_node else { return };
+        if !relay_node.fetch_inputs(now, &mut self.connections, handle) {
+            return;
+        }
+        while let Some(arrival) =
+            self.relay_node.as_mut().and_then(|node| node.next_arrival(now, &mut self.connections))
+        {
+            match arrival {
+                Arrival::Datagram(remote, mut payload) => {
+                    let payload = &mut payload;
+                    let datagram = Received { remote, local_ip: None, ecn: 0, payload };
+                    self.handle_datagram(now, datagram);
+                }
+                Arrival::Handled(handle) => {
+                    // After each packet: a burst of them takes more than the reserve for one.
+                    self.memory.balance(now, &mut self.connections, handle);
+                    self.connections.mark_dirty(handle);
+                }
+                Arrival::UnknownFlow(remote, mut payload) => {
+                    let payload = &mut payload;
+                    let packet = Received { remote, local_ip: None, ecn: 0, payload };
+                    self.handle_unknown_flow(now, &packet);
+                }
+            }
+        }
+        if let Some(relay_node) = &mut self.relay_node {
+            relay_node.wake_links(&mut self.connections);
         }
     }
 
@@ -385,16 +422,30 @@ impl Endpoint {
     /// Sends an end-to-end packet over the relay.
     fn send_relayed(&mut self, now: Timestamp, remote: SocketAddr, packet: &[u8]) {
         if let Some(relay_node) = &mut self.relay_node {
-            relay_node.send(now, remote, packet);
-            self.wake_links();
+            relay_node.send(now, &mut self.connections, remote, packet);
+        }
+    }
+
+    /// Polls a connection for datagrams.
+    fn poll_connection(
+        &mut self,
+        now: Timestamp,
+        handle: ConnectionHandle,
+        buffer: &mut Vec<u8>,
+    ) -> Option<Transmit> {
+        match &mut self.relay_node {
+            Some(node) => node.poll_connection(now, &mut self.connections, handle, buffer),
+            None => self.connections.get_mut(handle)?.poll_transmit(now, buffer, None),
         }
     }
 
     /// A connection has no more output now: arms its timer, or drops it if it is closed.
     fn finish_polling(&mut self, now: Timestamp, handle: ConnectionHandle) {
         let was_polled_empty = self.connections.schedule_mut().take_polled_empty(handle);
-        self.update_link_state(now, handle);
-        self.avoid_polluting_link(now, handle);
+        if let Some(relay_node) = &mut self.relay_node {
+            relay_node.update_link_state(now, &mut self.connections, handle);
+            relay_node.avoid_polluting_link(now, &mut self.connections, handle);
+        }
         if self.connections.end_if_stuck(now, handle) {
             self.stats.timers_stuck += 1;
             return;
@@ -421,13 +472,7 @@ impl Endpoint {
         };
         self.connections.schedule_mut().set_timer(handle, next);
         if let (Some(relay_node), Some(key)) = (&mut self.relay_node, key) {
-            let links = relay_node.update_session(key, has_data);
-            // Do not wake a link that has just polled this session and got no packet, or it would
-            // poll again without end: a session has data even if its window is full or the data is
-            // reserved for another link.
-            for link in links.into_iter().filter(|_| !was_polled_empty) {
-                self.wake_link(ConnectionHandle(link.0));
-            }
+            relay_node.update_session(&mut self.connections, key, has_data, was_polled_empty);
         }
     }
 
@@ -438,8 +483,8 @@ impl Endpoint {
             self.half_open.remove(handle);
             self.instances.remove(handle, connection.peer_fingerprint());
             if let Some(relay_node) = &mut self.relay_node {
-                relay_node.remove_connection(now, handle, connection.flow_key());
-                self.release_unresponsive_links();
+                let key = connection.flow_key();
+                relay_node.remove_connection(now, &mut self.connections, handle, key);
             }
         }
     }

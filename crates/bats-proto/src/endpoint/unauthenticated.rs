@@ -105,7 +105,7 @@ impl Endpoint {
         let flight = (initial.destination, initial.source);
         let is_repeated = crypto.requires_psk() && self.first_flights.contains(flight);
         let end_to_end = self.relay_node.as_ref().and_then(|c| c.key_of(datagram.remote));
-        if end_to_end.is_some_and(|(key, _)| self.has_session(key)) {
+        if self.has_session(end_to_end) {
             // Otherwise any node that may use the relays could take over the flow of a session.
             self.stats.connections_refused += 1;
             return None;

@@ -35,7 +35,7 @@ impl Endpoint {
     pub(super) fn handle_unknown_flow(&mut self, now: Timestamp, packet: &Received<'_>) {
         self.stats.datagrams_dropped += 1;
         let key = self.relay_node.as_ref().and_then(|node| node.key_of(packet.remote));
-        if key.is_none_or(|(key, _)| self.has_session(key)) {
+        if key.is_none() || self.has_session(key) {
             return;
         }
         // The shortest reset, which no node answers: both ends of a flow are servers.

@@ -4,11 +4,12 @@ use core::net::SocketAddr;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bats_types::Timestamp;
+use rand::Rng;
 
-use super::addresses::parse;
+use super::addresses::{address, parse};
 use crate::endpoint::handle::ConnectionHandle;
-use crate::relay::{LinkId, Relay, RelayConfig};
-use crate::wire::flow::FlowKey;
+use crate::relay::{FlowStatus, LinkId, LinkQueue, Relay, RelayConfig, RelayEvent, RelayStats};
+use crate::wire::flow::{FlowKey, NodeId};
 use crate::wire::short_header::PacketKind;
 
 /// State of an endpoint that is a relay node.
@@ -30,7 +31,7 @@ pub(in crate::endpoint) struct RelayNode {
 }
 
 impl RelayNode {
-    pub(super) fn new(config: RelayConfig, seed: u64) -> Self {
+    pub(in crate::endpoint) fn new(config: RelayConfig, seed: u64) -> Self {
         Self {
             relay: Relay::new(config, seed),
             sessions: BTreeMap::new(),
@@ -57,7 +58,28 @@ impl RelayNode {
         self.sessions.insert(key, handle);
     }
 
-    pub(in crate::endpoint) fn remove_connection(
+    /// Whether a session of this node sends this flow.
+    pub(in crate::endpoint) fn has_session(&self, key: FlowKey) -> bool {
+        self.sessions.contains_key(&key)
+    }
+
+    /// The address of a new session with a node: no other one of this node sends its flow.
+    pub(in crate::endpoint) fn fresh_address(
+        &self,
+        destination: NodeId,
+        rng: &mut impl Rng,
+    ) -> SocketAddr {
+        let source = self.relay.node();
+        loop {
+            let flow = rng.next_u32();
+            if !self.sessions.contains_key(&FlowKey { destination, source, flow }) {
+                return address(destination, flow);
+            }
+        }
+    }
+
+    /// A connection, with this flow if it was a session, has ended.
+    pub(super) fn forget(
         &mut self,
         now: Timestamp,
         handle: ConnectionHandle,
@@ -72,19 +94,8 @@ impl RelayNode {
         }
     }
 
-    /// Sends an end-to-end packet.
-    pub(in crate::endpoint) fn send(&mut self, now: Timestamp, remote: SocketAddr, packet: &[u8]) {
-        if let Some((key, _)) = self.key_of(remote) {
-            self.relay.send_opaque(now, key, packet);
-        }
-    }
-
     /// Records whether a session has data; returns the links to wake.
-    pub(in crate::endpoint) fn update_session(
-        &mut self,
-        key: FlowKey,
-        has_data: bool,
-    ) -> Vec<LinkId> {
+    pub(super) fn record_data(&mut self, key: FlowKey, has_data: bool) -> Vec<LinkId> {
         if !has_data {
             self.ready.remove(&key);
             return Vec::new();
@@ -97,7 +108,22 @@ impl RelayNode {
         self.relay.next_timeout()
     }
 
-    pub(in crate::endpoint) fn handle_timeout(&mut self, now: Timestamp) {
-        self.relay.handle_timeout(now);
+    pub(in crate::endpoint) fn stats(&self) -> RelayStats {
+        self.relay.stats()
+    }
+
+    /// The flows of the relay, in the order of their keys.
+    pub(in crate::endpoint) fn flows(&self, now: Timestamp) -> Vec<FlowStatus> {
+        self.relay.flows(now).collect()
+    }
+
+    /// The packets that the relay has to send over an admitted link.
+    pub(in crate::endpoint) fn link_queue(&self, link: ConnectionHandle) -> Option<LinkQueue> {
+        self.relay.link_queue(LinkId(link.0))
+    }
+
+    /// The next event of the relay.
+    pub(in crate::endpoint) fn pop_event(&mut self) -> Option<RelayEvent> {
+        self.relay.pop_event()
     }
 }

@@ -1,0 +1,142 @@
+//! The public interface of an endpoint that is a relay node: each call is passed to the relay node.
+
+use bats_types::Timestamp;
+use rand::Rng;
+
+use super::relay_node::RelayNode;
+use super::{ConnectionHandle, Endpoint};
+use crate::config::ClientConfig;
+use crate::error::ConnectError;
+use crate::relay::{FlowStatus, LinkPolicy, LinkQueue, RelayConfig, RelayEvent, RelayStats};
+use crate::wire::flow::NodeId;
+
+impl Endpoint {
+    /// Makes this endpoint a relay node, which can relay flows and open end-to-end sessions. It
+    /// relays nothing before [`Endpoint::admit`] and [`Endpoint::route`] are called.
+    ///
+    /// # Errors
+    ///
+    /// If it already is one.
+    pub fn enable_relay(&mut self, config: RelayConfig) -> Result<(), ConnectError> {
+        if self.relay_node.is_some() {
+            return Err(ConnectError::Configuration(
+                "this endpoint already is a relay node".to_owned(),
+            ));
+        }
+        let seed = self.rng.next_u64();
+        self.relay_node = Some(RelayNode::new(config, seed));
+        Ok(())
+    }
+
+    /// Admits the peer of an established link: the node relays its packets and sends it relayed
+    /// packets. The owner of the node decides whom to admit: see [`Endpoint::peer_fingerprint`].
+    ///
+    /// False if the connection is not established or is an end-to-end session, or if this endpoint
+    /// is no relay node.
+    pub fn admit(&mut self, link: ConnectionHandle) -> bool {
+        self.admit_with(link, LinkPolicy::default())
+    }
+
+    /// As [`Endpoint::admit`], but takes only the packets from the peer that `policy` allows. Also
+    /// changes the policy of an admitted link.
+    pub fn admit_with(&mut self, link: ConnectionHandle, policy: LinkPolicy) -> bool {
+        let Some(relay_node) = &mut self.relay_node else { return false };
+        relay_node.admit(&mut self.connections, link, policy)
+    }
+
+    /// Routes packets for the node `destination` over this admitted link only. False if the link is
+    /// not admitted.
+    pub fn route(&mut self, now: Timestamp, destination: NodeId, link: ConnectionHandle) -> bool {
+        let Some(relay_node) = &mut self.relay_node else { return false };
+        relay_node.route(now, &mut self.connections, destination, link)
+    }
+
+    /// Adds this admitted link as a further route to the node `destination`.
+    ///
+    /// All links towards a node are used at once, each as its own congestion control allows.
+    /// Unresponsive links are not used until they answer again. False if the link is not admitted,
+    /// or if there already are [`MAX_PATHS`](crate::relay::MAX_PATHS) of them.
+    pub fn add_route(
+        &mut self,
+        now: Timestamp,
+        destination: NodeId,
+        link: ConnectionHandle,
+    ) -> bool {
+        let Some(relay_node) = &mut self.relay_node else { return false };
+        relay_node.add_route(now, &mut self.connections, destination, link)
+    }
+
+    /// Removes this link as a route to the node `destination`. Its undelivered packets use another
+    /// link, or wait for one.
+    pub fn remove_route(&mut self, now: Timestamp, destination: NodeId, link: ConnectionHandle) {
+        if let Some(relay_node) = &mut self.relay_node {
+            relay_node.remove_route(now, &mut self.connections, destination, link);
+        }
+    }
+
+    /// Replaces all routes to the node `destination` at once by these links, each with a tier: the
+    /// links of the lowest tier that has a responsive one are used. An empty list removes the route;
+    /// undelivered packets then wait for a new one.
+    ///
+    /// False, without a change, if a link is not admitted or if there are more than
+    /// [`MAX_PATHS`](crate::relay::MAX_PATHS).
+    pub fn set_routes(
+        &mut self,
+        now: Timestamp,
+        destination: NodeId,
+        links: &[(ConnectionHandle, u8)],
+    ) -> bool {
+        let Some(relay_node) = &mut self.relay_node else { return false };
+        relay_node.set_routes(now, &mut self.connections, destination, links)
+    }
+
+    /// Whether the peer of an established connection answers.
+    pub fn is_responsive(&self, now: Timestamp, handle: ConnectionHandle) -> bool {
+        self.connections.get(handle).is_some_and(|link| link.link().link_view(now).alive)
+    }
+
+    /// Opens an end-to-end session with another node over the relays that the routes define, with
+    /// its own handshake and keys. It is used like any connection.
+    ///
+    /// # Errors
+    ///
+    /// If this endpoint is no relay node, or as [`Endpoint::connect`].
+    pub fn connect_across(
+        &mut self,
+        now: Timestamp,
+        destination: NodeId,
+        server_name: &str,
+        config: ClientConfig,
+    ) -> Result<ConnectionHandle, ConnectError> {
+        let Some(relay_node) = &self.relay_node else {
+            return Err(ConnectError::Configuration("this endpoint is no relay node".to_owned()));
+        };
+        let remote = relay_node.fresh_address(destination, &mut self.rng);
+        self.connect(now, remote, server_name, config)
+    }
+
+    /// The peer's node of an end-to-end session.
+    pub fn remote_node(&self, handle: ConnectionHandle) -> Option<NodeId> {
+        Some(self.connections.get(handle)?.flow_key()?.destination)
+    }
+
+    /// Statistics of the relay, if this endpoint is a relay node.
+    pub fn relay_stats(&self) -> Option<RelayStats> {
+        Some(self.relay_node.as_ref()?.stats())
+    }
+
+    /// The flows of the relay, in the order of their keys; empty if this endpoint is no relay node.
+    pub fn relay_flows(&self, now: Timestamp) -> Vec<FlowStatus> {
+        self.relay_node.as_ref().map_or_else(Vec::new, |node| node.flows(now))
+    }
+
+    /// The packets that the relay has to send over an admitted link.
+    pub fn relay_link_queue(&self, link: ConnectionHandle) -> Option<LinkQueue> {
+        self.relay_node.as_ref()?.link_queue(link)
+    }
+
+    /// The next event of the relay.
+    pub fn poll_relay_event(&mut self) -> Option<RelayEvent> {
+        self.relay_node.as_mut()?.pop_event()
+    }
+}
