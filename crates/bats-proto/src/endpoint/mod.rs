@@ -3,6 +3,7 @@
 mod admission;
 #[cfg(test)]
 mod aead_limit_tests;
+mod answers;
 mod channels;
 mod connections;
 mod handle;
@@ -29,8 +30,6 @@ mod unreachable_port;
 use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
-use std::collections::VecDeque;
-
 use bats_types::Timestamp;
 use bytes::Bytes;
 use rand::{Rng, SeedableRng};
@@ -53,12 +52,14 @@ pub use handle::ConnectionHandle;
 pub use steering::Steering;
 
 use admission::{FirstFlights, HalfOpen};
+use answers::{Answer, Answers};
 use connections::Connections;
 use instances::Instances;
 use memory::{EXPECTED_CONNECTIONS, Memory};
 use relay_node::addresses::is_relayed_address;
 use relay_node::{Arrival, RelayNode};
-use stateless_reset::StatelessResets;
+use unknown_packets::UnknownPackets;
+use unreachable_port::UnreachablePorts;
 
 /// An input from the driver.
 #[derive(Debug)]
@@ -95,11 +96,10 @@ pub struct Endpoint {
     /// First flights for which a server in PSK mode has started handshakes.
     first_flights: FirstFlights,
     memory: Memory,
-    resets: StatelessResets,
+    unknown_packets: UnknownPackets,
     instances: Instances,
-    /// When connections were last searched for an unreachable port.
-    last_unreachable_search: Option<Timestamp>,
-    answers: VecDeque<(SocketAddr, Option<IpAddr>, Vec<u8>)>,
+    unreachable_ports: UnreachablePorts,
+    answers: Answers,
     /// What no other part of the endpoint counts.
     stats: EndpointStats,
     /// Set if this endpoint is a relay node.
@@ -119,7 +119,7 @@ impl Endpoint {
             None => None,
         };
         let memory = Memory::new(&config);
-        let resets = StatelessResets::new(&config, &seed);
+        let unknown_packets = UnknownPackets::new(&config, &seed);
         Ok(Self {
             config,
             server,
@@ -128,10 +128,10 @@ impl Endpoint {
             half_open: HalfOpen::default(),
             first_flights: FirstFlights::default(),
             memory,
-            resets,
+            unknown_packets,
             instances: Instances::default(),
-            last_unreachable_search: None,
-            answers: VecDeque::new(),
+            unreachable_ports: UnreachablePorts::default(),
+            answers: Answers::default(),
             stats: EndpointStats::default(),
             relay_node: None,
         })
@@ -294,6 +294,43 @@ impl Endpoint {
         }
     }
 
+    /// Handles a datagram with a short header and an unknown connection ID: it may be a reset of the
+    /// server, or be answered by one.
+    fn handle_unknown_cid(&mut self, now: Timestamp, datagram: &Received<'_>) {
+        if self.unknown_packets.handle_reset(&mut self.connections, datagram) {
+            return;
+        }
+        if is_relayed_address(datagram.remote) {
+            return self.handle_unknown_flow(now, datagram);
+        }
+        self.stats.datagrams_dropped += 1;
+        let (rng, answers) = (&mut self.rng, &mut self.answers);
+        self.unknown_packets.answer_unknown_cid(now, datagram, rng, answers);
+    }
+
+    /// Handles a packet of a flow that belongs to no session.
+    fn handle_unknown_flow(&mut self, now: Timestamp, packet: &Received<'_>) {
+        self.stats.datagrams_dropped += 1;
+        let Some(node) = &self.relay_node else { return };
+        let (rng, answers) = (&mut self.rng, &mut self.answers);
+        self.unknown_packets.answer_unknown_flow(now, packet, node, rng, answers);
+    }
+
+    /// Handles an ICMP "port unreachable" error for a datagram to `remote`. `quoted` is the part of
+    /// its UDP payload that the error quotes, perhaps empty. It ends the connections to this address
+    /// that no server has answered, and, if it quotes a packet of one of them, those that receive
+    /// nothing while the errors persist.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
+    pub fn handle_unreachable_port(&mut self, now: Timestamp, remote: SocketAddr, quoted: &[u8]) {
+        let connections = &mut self.connections;
+        self.unreachable_ports.handle_unreachable_port(now, connections, remote, quoted);
+    }
+
     /// Passes what a link has received for the relay to it, and packets for this node to its sessions.
     fn fetch_relay_inputs(&mut self, now: Timestamp, handle: ConnectionHandle) {
         let Some(relay_node) = &mut self.relay_node else { return };
@@ -329,13 +366,13 @@ impl Endpoint {
     /// Returns the next output. `buffer` is cleared first; its capacity bounds a GSO burst.
     pub fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
         buffer.clear();
-        while let Some((remote, local_ip, answer)) = self.answers.pop_front() {
+        while let Some(Answer { remote, local_ip, payload }) = self.answers.pop() {
             if is_relayed_address(remote) {
-                self.send_relayed(now, remote, &answer);
+                self.send_relayed(now, remote, &payload);
                 continue;
             }
-            buffer.extend_from_slice(&answer);
-            let len = answer.len();
+            buffer.extend_from_slice(&payload);
+            let len = payload.len();
             let (interface, segment_size) = (None, len);
             let transmit = Transmit { remote, local_ip, interface, ecn: 0, segment_size, len };
             return Output::Transmit(transmit);
@@ -388,17 +425,7 @@ impl Endpoint {
     fn record_reset_token(&mut self, handle: ConnectionHandle) {
         let connection = self.connections.get(handle);
         if let Some(token) = connection.and_then(|connection| connection.reset_token()) {
-            self.resets.insert(token, handle);
-        }
-    }
-
-    fn forget_reset_token(
-        &mut self,
-        handle: ConnectionHandle,
-        token: Option<&stateless_reset::Token>,
-    ) {
-        if let Some(token) = token {
-            self.resets.remove(token, handle);
+            self.unknown_packets.record_token(token, handle);
         }
     }
 
@@ -479,7 +506,9 @@ impl Endpoint {
     fn remove_connection(&mut self, now: Timestamp, handle: ConnectionHandle) {
         if let Some(connection) = self.connections.remove(handle) {
             self.memory.release(now, &mut self.connections, handle, &connection);
-            self.forget_reset_token(handle, connection.reset_token());
+            if let Some(token) = connection.reset_token() {
+                self.unknown_packets.forget_token(token, handle);
+            }
             self.half_open.remove(handle);
             self.instances.remove(handle, connection.peer_fingerprint());
             if let Some(relay_node) = &mut self.relay_node {
@@ -604,7 +633,9 @@ impl Endpoint {
     pub fn endpoint_stats(&self) -> EndpointStats {
         let mut stats = self.stats.clone();
         stats.sessions_displaced = self.server.as_ref().map_or(0, ServerCrypto::sessions_displaced);
+        stats.answers_dropped = self.answers.dropped();
         self.memory.count_in(&mut stats);
+        self.unknown_packets.count_in(&mut stats);
         stats
     }
 

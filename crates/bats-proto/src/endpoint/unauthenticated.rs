@@ -3,7 +3,6 @@
 use bats_types::Timestamp;
 use rand::Rng;
 
-use super::stateless_reset::ANY_CID;
 use super::{ConnectionHandle, Endpoint, Local, Received};
 use crate::config::{PresharedKey, ServerConfig};
 use crate::connection::Setup;
@@ -12,10 +11,6 @@ use crate::handshake::{self, FirstPacket, Handshake, ServerCrypto, ServerStart};
 use crate::link::Role;
 use crate::session::receive_budget;
 use crate::wire::parameters::TransportParameters;
-
-/// Stateless answers (Retry, version negotiation) that wait for the driver. More are dropped; the
-/// peer will retry.
-const MAX_STATELESS_ANSWERS: usize = 64;
 
 impl Endpoint {
     /// Replaces the pre-shared keys that the server accepts, of which there are at most
@@ -66,7 +61,7 @@ impl Endpoint {
                         self.stats.version_negotiations_sent += 1;
                         let answer =
                             handshake::write_version_negotiation(&unknown, self.rng.next_u32());
-                        self.answer(datagram, answer);
+                        self.answers.push(datagram, answer);
                     }
                 }
                 None
@@ -75,15 +70,6 @@ impl Endpoint {
                 self.stats.datagrams_dropped += 1;
                 None
             }
-        }
-    }
-
-    pub(super) fn answer(&mut self, datagram: &Received<'_>, answer: Vec<u8>) {
-        // Never send more than was received, and bound the memory for unauthenticated peers.
-        if answer.len() <= datagram.payload.len() && self.answers.len() < MAX_STATELESS_ANSWERS {
-            self.answers.push_back((datagram.remote, datagram.local_ip, answer));
-        } else {
-            self.stats.answers_dropped += 1;
         }
     }
 
@@ -147,10 +133,8 @@ impl Endpoint {
                 let local_cid = self.connections.fresh_cid(&mut self.rng);
                 let code_seed = self.rng.next_u64();
                 let take_early = transport.early_data && end_to_end.is_none();
-                let reset_token = match end_to_end {
-                    None => self.resets.token(local_cid, datagram.remote.ip()),
-                    Some(_) => self.resets.token(ANY_CID, datagram.remote.ip()),
-                };
+                let reset_token =
+                    self.unknown_packets.token(local_cid, datagram.remote, end_to_end.is_some());
                 let parameters = TransportParameters {
                     reset_token,
                     early_limit: if take_early { handshake::EARLY_LIMIT } else { 0 },
@@ -190,7 +174,7 @@ impl Endpoint {
             }
             ServerStart::Answer(answer) => {
                 self.stats.retries_sent += 1;
-                self.answer(datagram, answer);
+                self.answers.push(datagram, answer);
                 None
             }
             ServerStart::Drop => {

@@ -1,88 +1,145 @@
 //! Datagrams of unknown connections and packets of unknown flows: they are stateless resets of a
 //! server, or are answered by one.
 
+use core::net::SocketAddr;
+
 use bats_types::Timestamp;
 use rand::Rng;
 
+use super::answers::Answers;
+use super::connections::Connections;
+use super::handle::ConnectionHandle;
+use super::relay_node::RelayNode;
 use super::relay_node::addresses::is_relayed_address;
-use super::stateless_reset::ANY_CID;
-use super::{Endpoint, Received};
+use super::stateless_reset::{ANY_CID, StatelessResets, Token};
+use crate::config::EndpointConfig;
+use crate::datagram::Received;
+use crate::stats::EndpointStats;
 use crate::wire::short_header::{self, SHORT_OVERHEAD};
 use crate::wire::stateless_reset::{reset_len, token_of, write_reset};
 
 /// Longest reset in bytes, with room to spare.
 const MAX_LEN: usize = 64;
 
-impl Endpoint {
-    /// Handles a datagram with a short header and an unknown connection ID: it may be a reset of the
-    /// server, or be answered by one.
-    pub(super) fn handle_unknown_cid(&mut self, now: Timestamp, datagram: &Received<'_>) {
-        if self.handle_reset(datagram) {
-            return;
-        }
-        if is_relayed_address(datagram.remote) {
-            return self.handle_unknown_flow(now, datagram);
-        }
-        self.stats.datagrams_dropped += 1;
-        if let Some(cid) = short_header::destination(datagram.payload) {
-            self.send_reset(now, datagram, cid, reset_len(datagram.payload.len()));
-        }
+/// Resets that a server sends for packets which it does not know, and those that a client receives.
+#[derive(Debug)]
+pub(super) struct UnknownPackets {
+    resets: StatelessResets,
+    sent: u64,
+    received: u64,
+}
+
+impl UnknownPackets {
+    /// `seed` is that of the endpoint.
+    pub(super) fn new(config: &EndpointConfig, seed: &[u8; 32]) -> Self {
+        Self { resets: StatelessResets::new(config, seed), sent: 0, received: 0 }
     }
 
-    /// Handles a packet of a flow that belongs to no session: the session may have ended here without the
-    /// other end's knowledge. While the flow has a session, no node gets its token: a user of a relay can
-    /// write any source.
-    pub(super) fn handle_unknown_flow(&mut self, now: Timestamp, packet: &Received<'_>) {
-        self.stats.datagrams_dropped += 1;
-        let key = self.relay_node.as_ref().and_then(|node| node.key_of(packet.remote));
-        if key.is_none() || self.has_session(key) {
-            return;
-        }
-        // The shortest reset, which no node answers: both ends of a flow are servers.
-        let len = reset_len(packet.payload.len()).and_then(|_| reset_len(SHORT_OVERHEAD + 1));
-        self.send_reset(now, packet, ANY_CID, len);
+    /// The token of a new connection of a server, if it sends resets.
+    pub(super) fn token(
+        &self,
+        local_cid: [u8; 4],
+        remote: SocketAddr,
+        is_end_to_end: bool,
+    ) -> Option<Token> {
+        let cid = if is_end_to_end { ANY_CID } else { local_cid };
+        self.resets.token(cid, remote.ip())
     }
 
-    fn handle_reset(&mut self, datagram: &Received<'_>) -> bool {
+    /// A client's connection is established with a server of this token.
+    pub(super) fn record_token(&mut self, token: &Token, handle: ConnectionHandle) {
+        self.resets.insert(token, handle);
+    }
+
+    /// A client's connection with a server of this token has ended.
+    pub(super) fn forget_token(&mut self, token: &Token, handle: ConnectionHandle) {
+        self.resets.remove(token, handle);
+    }
+
+    /// Writes what it counts.
+    pub(super) fn count_in(&self, stats: &mut EndpointStats) {
+        stats.stateless_resets_sent = self.sent;
+        stats.stateless_resets_received = self.received;
+    }
+
+    /// Handles a datagram with a short header and an unknown connection ID, if it is a reset by the
+    /// server of a connection. Returns whether it is.
+    pub(super) fn handle_reset(
+        &mut self,
+        connections: &mut Connections,
+        datagram: &Received<'_>,
+    ) -> bool {
         if self.resets.is_empty() {
             return false;
         }
         let Some(token) = token_of(datagram.payload) else { return false };
         let Some(handle) = self.resets.find(token) else { return false };
-        let Some(connection) = self.connections.get_mut(handle) else { return false };
+        let Some(connection) = connections.get_mut(handle) else { return false };
         if connection.remote() != datagram.remote {
             return false;
         }
         self.resets.remove(token, handle);
-        self.stats.stateless_resets_received += 1;
+        self.received += 1;
         connection.on_stateless_reset();
-        self.connections.mark_dirty(handle);
+        connections.mark_dirty(handle);
         true
     }
 
-    fn send_reset(
+    /// Answers a datagram with a short header and an unknown connection ID that is no reset.
+    pub(super) fn answer_unknown_cid(
         &mut self,
         now: Timestamp,
         datagram: &Received<'_>,
-        cid: [u8; 4],
-        len: Option<usize>,
+        rng: &mut impl Rng,
+        answers: &mut Answers,
+    ) {
+        if let Some(cid) = short_header::destination(datagram.payload) {
+            let len = reset_len(datagram.payload.len());
+            self.send_reset(now, (datagram, cid, len), rng, answers);
+        }
+    }
+
+    /// Answers a packet of a flow that belongs to no session: the session may have ended here without the
+    /// other end's knowledge. While the flow has a session, no node gets its token: a user of a relay can
+    /// write any source.
+    pub(super) fn answer_unknown_flow(
+        &mut self,
+        now: Timestamp,
+        packet: &Received<'_>,
+        node: &RelayNode,
+        rng: &mut impl Rng,
+        answers: &mut Answers,
+    ) {
+        if node.key_of(packet.remote).is_none_or(|(key, _)| node.has_session(key)) {
+            return;
+        }
+        // The shortest reset, which no node answers: both ends of a flow are servers.
+        let len = reset_len(packet.payload.len()).and_then(|_| reset_len(SHORT_OVERHEAD + 1));
+        self.send_reset(now, (packet, ANY_CID, len), rng, answers);
+    }
+
+    /// Answers a datagram to this connection ID with a reset of this length, if any fits.
+    fn send_reset(
+        &mut self,
+        now: Timestamp,
+        (datagram, cid, len): (&Received<'_>, [u8; 4], Option<usize>),
+        rng: &mut impl Rng,
+        answers: &mut Answers,
     ) {
         let Some(len) = len else { return };
         if !self.resets.are_sent() {
             return;
         }
         if !self.resets.take_allowance(now, is_relayed_address(datagram.remote)) {
-            self.stats.answers_dropped += 1;
-            return;
+            return answers.on_refused();
         }
         let Some(token) = self.resets.token(cid, datagram.remote.ip()) else { return };
         let mut random = [0; MAX_LEN];
         let reset = &mut random[..len.min(MAX_LEN)];
-        self.rng.fill_bytes(reset);
+        rng.fill_bytes(reset);
         write_reset(reset, &token);
-        let reset = reset.to_vec();
-        self.stats.stateless_resets_sent += 1;
-        self.answer(datagram, reset);
+        self.sent += 1;
+        answers.push(datagram, reset.to_vec());
     }
 }
 
@@ -90,11 +147,11 @@ impl Endpoint {
 mod tests {
     use std::sync::Arc;
 
-    use super::super::ConnectionHandle;
     use super::*;
     use crate::config::ServerConfig;
     use crate::config::{EndpointConfig, TransportConfig};
     use crate::crypto::generate_identity;
+    use crate::endpoint::Endpoint;
     use crate::endpoint::stateless_reset::RESET_BURST;
     use crate::relay::RelayConfig;
     use crate::wire::flow::NodeId;
@@ -126,8 +183,8 @@ mod tests {
             endpoint.handle_unknown_cid(now, &packet);
             let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut bytes };
             endpoint.handle_unknown_flow(now, &packet);
-            let answers = endpoint.answers.drain(..);
-            answers.map(|(to, _, bytes)| (to, bytes.len())).collect::<Vec<_>>()
+            let answers = core::iter::from_fn(|| endpoint.answers.pop());
+            answers.map(|answer| (answer.remote, answer.payload.len())).collect::<Vec<_>>()
         };
         for len in [26, 27, 60, 1_200] {
             assert_eq!(receive(&mut endpoint, len), [(remote, SHORT_OVERHEAD); 2], "{len}");
@@ -148,12 +205,12 @@ mod tests {
             let remote = crate::endpoint::relay_node::addresses::address(NodeId(2), flow);
             let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut [0x40; 60] };
             endpoint.handle_unknown_cid(now, &packet);
-            endpoint.answers.clear();
+            while endpoint.answers.pop().is_some() {}
         }
-        assert_eq!(endpoint.stats.stateless_resets_sent, RESET_BURST);
+        assert_eq!(endpoint.endpoint_stats().stateless_resets_sent, RESET_BURST);
         let remote = ([192, 0, 2, 1], 9).into();
         let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut [0x40; 60] };
         endpoint.handle_unknown_cid(now, &packet);
-        assert_eq!(endpoint.stats.stateless_resets_sent, RESET_BURST + 1);
+        assert_eq!(endpoint.endpoint_stats().stateless_resets_sent, RESET_BURST + 1);
     }
 }

@@ -5,7 +5,8 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
-use super::{ConnectionHandle, Endpoint};
+use super::connections::Connections;
+use super::handle::ConnectionHandle;
 
 /// Least time between two searches among more than [`FEW_CONNECTIONS`], so that a flood of errors
 /// costs little.
@@ -13,41 +14,47 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(5);
 /// A search among so many connections takes about as long as handling a packet.
 const FEW_CONNECTIONS: usize = 256;
 
-impl Endpoint {
-    /// Handles an ICMP "port unreachable" error for a datagram to `remote`. `quoted` is the part of
-    /// its UDP payload that the error quotes, perhaps empty. It ends the connections to this address
-    /// that no server has answered, and, if it quotes a packet of one of them, those that receive
-    /// nothing while the errors persist.
+/// Searches for the connections that errors concern.
+#[derive(Debug, Default)]
+pub(super) struct UnreachablePorts {
+    last_search: Option<Timestamp>,
+}
+
+impl UnreachablePorts {
+    /// See [`Endpoint::handle_unreachable_port`](super::Endpoint::handle_unreachable_port).
     #[deny(
         clippy::unwrap_used,
         clippy::expect_used,
         clippy::indexing_slicing,
         clippy::arithmetic_side_effects
     )]
-    pub fn handle_unreachable_port(&mut self, now: Timestamp, remote: SocketAddr, quoted: &[u8]) {
+    pub(super) fn handle_unreachable_port(
+        &mut self,
+        now: Timestamp,
+        connections: &mut Connections,
+        remote: SocketAddr,
+        quoted: &[u8],
+    ) {
         let is_recent = |last| now - last < SEARCH_INTERVAL;
-        if self.connections.len() > FEW_CONNECTIONS
-            && self.last_unreachable_search.is_some_and(is_recent)
-        {
+        if connections.len() > FEW_CONNECTIONS && self.last_search.is_some_and(is_recent) {
             return;
         }
-        self.last_unreachable_search = Some(now);
-        let at_address: Vec<ConnectionHandle> = self
-            .connections
+        self.last_search = Some(now);
+        let at_address: Vec<ConnectionHandle> = connections
             .iter()
             .filter(|(_, connection)| connection.remote() == remote)
             .map(|(handle, _)| handle)
             .collect();
         let is_quoted = |handle: &ConnectionHandle| {
-            self.connections.get(*handle).is_some_and(|connection| connection.is_quoted(quoted))
+            connections.get(*handle).is_some_and(|connection| connection.is_quoted(quoted))
         };
         let is_proved = at_address.iter().any(is_quoted);
         for handle in at_address {
-            let Some(connection) = self.connections.get_mut(handle) else { continue };
+            let Some(connection) = connections.get_mut(handle) else { continue };
             // Some hosts quote nothing of the payload. To end a connection attempt does little harm.
             if is_proved || quoted.is_empty() && connection.is_unanswered() {
                 connection.handle_unreachable_port(now);
-                self.connections.mark_dirty(handle);
+                connections.mark_dirty(handle);
             }
         }
     }
