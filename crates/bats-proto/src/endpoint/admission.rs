@@ -84,7 +84,7 @@ impl HalfOpen {
 
 /// Identifies a first flight: the connection IDs that its client chose for the server and for
 /// itself.
-type Flight = ([u8; ORIGINAL_CID_LEN], [u8; CID_LEN]);
+pub(super) type Flight = ([u8; ORIGINAL_CID_LEN], [u8; CID_LEN]);
 
 /// The last [`MAX_FIRST_FLIGHTS`] first flights for which a server in PSK mode has started
 /// handshakes. A replayed first flight must validate its address with a token. An attacker without

@@ -4,7 +4,7 @@ mod admission;
 #[cfg(test)]
 mod aead_limit_tests;
 mod answers;
-mod channels;
+mod calls;
 mod connections;
 mod handle;
 mod instances;
@@ -19,31 +19,30 @@ mod relay_node;
 #[cfg(test)]
 mod replay_ledger_tests;
 mod schedule;
+mod server;
 mod stateless_reset;
 mod steering;
 #[cfg(test)]
 mod stuck_timers_tests;
-mod unauthenticated;
 mod unknown_packets;
 mod unreachable_port;
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::SocketAddr;
 use core::time::Duration;
 
 use bats_types::Timestamp;
-use bytes::Bytes;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 
-use crate::config::{ClientConfig, EndpointConfig, Mode, PeerLimits, TransportConfig};
+use crate::config::{ClientConfig, EndpointConfig, PresharedKey, Security, TransportConfig};
 use crate::connection::Setup;
 pub use crate::datagram::{Local, Received, Transmit};
-use crate::error::{CloseReason, ConnectError, SendError};
+use crate::error::{CloseReason, ConnectError};
 use crate::event::Event;
-use crate::handshake::{Handshake, ServerCrypto};
+use crate::handshake::{self, FirstPacket, Handshake, InitialInfo};
 use crate::link::Role;
 use crate::session::{local_parameters, receive_budget};
-use crate::stats::{ConnectionStats, EndpointStats};
+use crate::stats::EndpointStats;
 use crate::wire::flow::FlowKey;
 use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
@@ -51,13 +50,13 @@ use crate::wire::short_header;
 pub use handle::ConnectionHandle;
 pub use steering::Steering;
 
-use admission::{FirstFlights, HalfOpen};
 use answers::{Answer, Answers};
 use connections::Connections;
 use instances::Instances;
 use memory::{EXPECTED_CONNECTIONS, Memory};
 use relay_node::addresses::is_relayed_address;
 use relay_node::{Arrival, RelayNode};
+use server::{Server, Verdict};
 use unknown_packets::UnknownPackets;
 use unreachable_port::UnreachablePorts;
 
@@ -88,13 +87,13 @@ const MAX_EARLY_HANDSHAKE: Duration = Duration::from_secs(10);
 /// All connections of one UDP socket.
 #[derive(Debug)]
 pub struct Endpoint {
-    config: EndpointConfig,
-    server: Option<ServerCrypto>,
+    security: Security,
+    /// See [`EndpointConfig::instance`].
+    instance: u64,
+    /// Set if this endpoint accepts connections.
+    server: Option<Server>,
     rng: ChaCha20Rng,
     connections: Connections,
-    half_open: HalfOpen,
-    /// First flights for which a server in PSK mode has started handshakes.
-    first_flights: FirstFlights,
     memory: Memory,
     unknown_packets: UnknownPackets,
     instances: Instances,
@@ -114,19 +113,18 @@ impl Endpoint {
             Some(server) => {
                 let mut token_key = [0; 32];
                 rng.fill_bytes(&mut token_key);
-                Some(ServerCrypto::new(server, config.security, token_key)?)
+                Some(Server::new(server, config.security, token_key)?)
             }
             None => None,
         };
         let memory = Memory::new(&config);
         let unknown_packets = UnknownPackets::new(&config, &seed);
         Ok(Self {
-            config,
+            security: config.security,
+            instance: config.instance,
             server,
             rng,
             connections: Connections::default(),
-            half_open: HalfOpen::default(),
-            first_flights: FirstFlights::default(),
             memory,
             unknown_packets,
             instances: Instances::default(),
@@ -137,9 +135,19 @@ impl Endpoint {
         })
     }
 
-    /// Several endpoints share an address: connections from now on have IDs that name this one.
-    pub fn set_steering(&mut self, steering: Steering) {
-        self.steering = steering;
+    /// Replaces the pre-shared keys that the server accepts, of which there are at most
+    /// [`MAX_FURTHER_PSKS`](crate::MAX_FURTHER_PSKS) besides the first. Open connections and
+    /// handshakes that have begun are not concerned.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError::Configuration`] if the endpoint is not a server in PSK mode, or the number of
+    /// keys is 0 or too large. The old keys then stay.
+    pub fn set_psks(&mut self, keys: &[PresharedKey]) -> Result<(), ConnectError> {
+        let Some(server) = &mut self.server else {
+            return Err(ConnectError::Configuration("this endpoint is no server".to_owned()));
+        };
+        server.set_psks(keys)
     }
 
     /// Starts a connection; [`Event::Connected`] or [`Event::Closed`] follows.
@@ -199,7 +207,7 @@ impl Endpoint {
             now,
             &config,
             (remote, server_name),
-            self.config.security,
+            self.security,
             parameters,
             local_cid,
             handshake_seed,
@@ -239,7 +247,7 @@ impl Endpoint {
     fn parameters(&self, transport: &TransportConfig, code_seed: u64) -> TransportParameters {
         TransportParameters {
             batch_ranks: self.relay_node.as_ref().is_some_and(RelayNode::is_recoding),
-            instance: self.config.instance,
+            instance: self.instance,
             ..local_parameters(transport, code_seed)
         }
     }
@@ -292,6 +300,86 @@ impl Endpoint {
             }
             None => self.handle_unknown_cid(now, &datagram),
         }
+    }
+
+    /// Finds or creates the connection for a datagram with long headers, or answers it statelessly.
+    fn route_long(&mut self, now: Timestamp, datagram: &Received<'_>) -> Option<ConnectionHandle> {
+        let known = match handshake::parse_first(datagram.payload) {
+            Some(FirstPacket::ForUs { destination }) => self.connections.with_cid(destination),
+            Some(FirstPacket::Early { destination }) => {
+                self.connections.with_first((datagram.remote, destination))
+            }
+            Some(FirstPacket::Initial(initial)) => {
+                let known = self.connections.with_first((datagram.remote, initial.destination));
+                if known.is_none() && self.server.is_some() {
+                    return self.accept(now, datagram, &initial);
+                }
+                known
+            }
+            Some(FirstPacket::UnknownVersion(unknown)) => {
+                if let Some(server) = &mut self.server {
+                    let answer = server.negotiate_version(&unknown, &mut self.rng)?;
+                    self.answers.push(datagram, answer);
+                    return None;
+                }
+                None
+            }
+            None => None,
+        };
+        self.stats.datagrams_dropped += u64::from(known.is_none());
+        known
+    }
+
+    /// Accepts the connection that a first packet asks for, or answers it statelessly.
+    fn accept(
+        &mut self,
+        now: Timestamp,
+        datagram: &Received<'_>,
+        initial: &InitialInfo<'_>,
+    ) -> Option<ConnectionHandle> {
+        let server = self.server.as_mut()?;
+        let node = self.relay_node.as_ref();
+        let admitted = match server.check(now, datagram, initial, &self.connections, node) {
+            Verdict::Accept(admitted) => admitted,
+            Verdict::Answer(answer) => {
+                self.answers.push(datagram, answer);
+                return None;
+            }
+            Verdict::Drop => return None,
+        };
+        let (remote, end_to_end) = (datagram.remote, admitted.end_to_end);
+        let wanted = receive_budget(server.transport());
+        let transport = self.memory.within(server.transport(), server.others(&self.connections))?;
+        let local_cid = self.connections.fresh_cid(&mut self.rng);
+        let code_seed = self.rng.next_u64();
+        let reset_token = self.unknown_packets.token(local_cid, remote, end_to_end.is_some());
+        let parameters =
+            TransportParameters { reset_token, ..self.parameters(&transport, code_seed) };
+        let seed = self.fresh_seed();
+        let server = self.server.as_mut()?;
+        let handshake = server.start(now, &admitted, parameters, local_cid, seed)?;
+        let setup = Setup {
+            role: Role::Server,
+            config: transport,
+            remote,
+            // Answers follow the system's routes, as they always do for servers.
+            local: Local { ip: datagram.local_ip, interface: None },
+            local_cid,
+            handshake,
+            seed: self.fresh_seed(),
+            code_seed,
+            end_to_end,
+        };
+        let handle = self.insert(now, setup);
+        match admitted.is_validated() {
+            true => self.memory.charge_base(&self.connections, handle, wanted),
+            false => self.memory.reserve_base(&self.connections, handle, wanted),
+        }
+        if let Some(server) = &mut self.server {
+            server.insert_half_open(handle, remote);
+        }
+        self.connections.insert_first(handle, (remote, initial.destination));
+        Some(handle)
     }
 
     /// Handles a datagram with a short header and an unknown connection ID: it may be a reset of the
@@ -479,7 +567,9 @@ impl Endpoint {
         }
         let Some(connection) = self.connections.get(handle) else { return };
         if connection.is_established() {
-            self.half_open.remove(handle);
+            if let Some(server) = &mut self.server {
+                server.remove_half_open(handle);
+            }
             if self.memory.settle(now, &mut self.connections, handle) {
                 // It is polled again with the budget that it has now.
                 return self.connections.mark_dirty(handle);
@@ -509,7 +599,9 @@ impl Endpoint {
             if let Some(token) = connection.reset_token() {
                 self.unknown_packets.forget_token(token, handle);
             }
-            self.half_open.remove(handle);
+            if let Some(server) = &mut self.server {
+                server.remove_half_open(handle);
+            }
             self.instances.remove(handle, connection.peer_fingerprint());
             if let Some(relay_node) = &mut self.relay_node {
                 let key = connection.flow_key();
@@ -518,121 +610,12 @@ impl Endpoint {
         }
     }
 
-    /// Sends a message; it is kept until it is acknowledged. Before [`Event::Connected`] only early
-    /// data is accepted: see [`TransportConfig::early_data`].
-    pub fn send(
-        &mut self,
-        now: Timestamp,
-        handle: ConnectionHandle,
-        message: Bytes,
-    ) -> Result<(), SendError> {
-        self.send_with(now, handle, message, None)
-    }
-
-    /// As [`Endpoint::send`], with a deadline for this message in place of the connection's, at
-    /// most one hour. An expired message is neither sent nor repaired (modes BTP and TRANSPARENT;
-    /// the others deliver everything).
-    ///
-    /// # Errors
-    ///
-    /// As [`Endpoint::send`].
-    pub fn send_within(
-        &mut self,
-        now: Timestamp,
-        handle: ConnectionHandle,
-        message: Bytes,
-        deadline: Duration,
-    ) -> Result<(), SendError> {
-        self.send_with(now, handle, message, Some(deadline))
-    }
-
-    fn send_with(
-        &mut self,
-        now: Timestamp,
-        handle: ConnectionHandle,
-        message: Bytes,
-        deadline: Option<Duration>,
-    ) -> Result<(), SendError> {
-        let connection = self.connections.get_mut(handle).ok_or(SendError::Closed)?;
-        let result = connection.send(now, message, deadline);
-        self.connections.mark_dirty(handle);
-        result
-    }
-
-    /// Ends the sending direction; the peer is notified after the last message.
-    pub fn finish(&mut self, _now: Timestamp, handle: ConnectionHandle) -> Result<(), SendError> {
-        let connection = self.connections.get_mut(handle).ok_or(SendError::Closed)?;
-        let result = connection.finish();
-        self.connections.mark_dirty(handle);
-        result
-    }
-
-    /// Returns the next message in order; `None` if there is none now.
-    pub fn recv(&mut self, now: Timestamp, handle: ConnectionHandle) -> Option<Bytes> {
-        let message = self.connections.get_mut(handle)?.recv(now);
-        self.connections.mark_dirty(handle);
-        message
-    }
-
-    /// Whether the peer has finished and the application has read every message.
-    pub fn is_finished(&self, handle: ConnectionHandle) -> bool {
-        self.connections.get(handle).is_some_and(|connection| connection.is_finished())
-    }
-
-    /// Whether the peer has acknowledged everything passed to `send`, and `finish` if it was
-    /// called.
-    pub fn is_all_acknowledged(&self, handle: ConnectionHandle) -> bool {
-        self.connections.get(handle).is_some_and(|connection| connection.is_all_acknowledged())
-    }
-
-    /// Closes the connection at once; unsent data is dropped. [`Event::Closed`] follows.
-    pub fn close(&mut self, now: Timestamp, handle: ConnectionHandle, code: u64, reason: &str) {
-        if let Some(connection) = self.connections.get_mut(handle) {
-            connection.close(now, code, reason);
-            self.connections.mark_dirty(handle);
-        }
-    }
-
-    /// A sample of the connection's statistics.
-    pub fn stats(&self, now: Timestamp, handle: ConnectionHandle) -> Option<ConnectionStats> {
-        Some(self.connections.get(handle)?.stats(now))
-    }
-
-    /// Bytes received on a connection that the application has not read, in complete messages or
-    /// not.
-    pub fn receive_buffer_bytes(&self, handle: ConnectionHandle) -> Option<usize> {
-        Some(self.connections.get(handle)?.receive_buffer_bytes())
-    }
-
-    /// Address of the peer.
-    pub fn remote(&self, handle: ConnectionHandle) -> Option<SocketAddr> {
-        Some(self.connections.get(handle)?.remote())
-    }
-
-    /// Local address that the connection's packets leave from, if it is known.
-    pub fn local_ip(&self, handle: ConnectionHandle) -> Option<IpAddr> {
-        self.connections.get(handle)?.local_ip()
-    }
-
-    /// The mode of a connection, once it is established.
-    pub fn mode(&self, handle: ConnectionHandle) -> Option<Mode> {
-        self.connections.get(handle)?.mode()
-    }
-
-    /// The peer's limits, once they are known.
-    pub fn peer_limits(&self, handle: ConnectionHandle) -> Option<PeerLimits> {
-        self.connections.get(handle)?.peer_limits()
-    }
-
-    /// SHA-256 fingerprint of the peer's end-entity certificate, if it presented one.
-    pub fn peer_fingerprint(&self, handle: ConnectionHandle) -> Option<[u8; 32]> {
-        self.connections.get(handle)?.peer_fingerprint()
-    }
-
     /// Statistics of the endpoint itself.
     pub fn endpoint_stats(&self) -> EndpointStats {
         let mut stats = self.stats.clone();
-        stats.sessions_displaced = self.server.as_ref().map_or(0, ServerCrypto::sessions_displaced);
+        if let Some(server) = &self.server {
+            server.count_in(&mut stats);
+        }
         stats.answers_dropped = self.answers.dropped();
         self.memory.count_in(&mut stats);
         self.unknown_packets.count_in(&mut stats);

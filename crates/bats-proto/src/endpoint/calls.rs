@@ -1,12 +1,133 @@
-//! Channels of connections; see [`TransportConfig::channels`](crate::TransportConfig::channels).
+//! Calls of the application for one connection, or one of its
+//! [channels](crate::TransportConfig::channels): they are passed to the connection.
+
+use core::net::{IpAddr, SocketAddr};
+use core::time::Duration;
 
 use bats_types::Timestamp;
+use bytes::Bytes;
 
 use super::{ConnectionHandle, Endpoint};
+use crate::config::{Mode, PeerLimits};
 use crate::connection::Connection;
+use crate::error::SendError;
 use crate::session::channel::{ChannelError, ChannelId, ChannelStats};
+use crate::stats::ConnectionStats;
 
 impl Endpoint {
+    /// Sends a message; it is kept until it is acknowledged. Before
+    /// [`Event::Connected`](crate::Event::Connected) only early data is accepted: see
+    /// [`TransportConfig::early_data`](crate::TransportConfig::early_data).
+    pub fn send(
+        &mut self,
+        now: Timestamp,
+        handle: ConnectionHandle,
+        message: Bytes,
+    ) -> Result<(), SendError> {
+        self.send_with(now, handle, message, None)
+    }
+
+    /// As [`Endpoint::send`], with a deadline for this message in place of the connection's, at
+    /// most one hour. An expired message is neither sent nor repaired (modes BTP and TRANSPARENT;
+    /// the others deliver everything).
+    ///
+    /// # Errors
+    ///
+    /// As [`Endpoint::send`].
+    pub fn send_within(
+        &mut self,
+        now: Timestamp,
+        handle: ConnectionHandle,
+        message: Bytes,
+        deadline: Duration,
+    ) -> Result<(), SendError> {
+        self.send_with(now, handle, message, Some(deadline))
+    }
+
+    fn send_with(
+        &mut self,
+        now: Timestamp,
+        handle: ConnectionHandle,
+        message: Bytes,
+        deadline: Option<Duration>,
+    ) -> Result<(), SendError> {
+        let connection = self.connections.get_mut(handle).ok_or(SendError::Closed)?;
+        let result = connection.send(now, message, deadline);
+        self.connections.mark_dirty(handle);
+        result
+    }
+
+    /// Ends the sending direction; the peer is notified after the last message.
+    pub fn finish(&mut self, _now: Timestamp, handle: ConnectionHandle) -> Result<(), SendError> {
+        let connection = self.connections.get_mut(handle).ok_or(SendError::Closed)?;
+        let result = connection.finish();
+        self.connections.mark_dirty(handle);
+        result
+    }
+
+    /// Returns the next message in order; `None` if there is none now.
+    pub fn recv(&mut self, now: Timestamp, handle: ConnectionHandle) -> Option<Bytes> {
+        let message = self.connections.get_mut(handle)?.recv(now);
+        self.connections.mark_dirty(handle);
+        message
+    }
+
+    /// Whether the peer has finished and the application has read every message.
+    pub fn is_finished(&self, handle: ConnectionHandle) -> bool {
+        self.connections.get(handle).is_some_and(|connection| connection.is_finished())
+    }
+
+    /// Whether the peer has acknowledged everything passed to `send`, and `finish` if it was
+    /// called.
+    pub fn is_all_acknowledged(&self, handle: ConnectionHandle) -> bool {
+        self.connections.get(handle).is_some_and(|connection| connection.is_all_acknowledged())
+    }
+
+    /// Closes the connection at once; unsent data is dropped. [`Event::Closed`](crate::Event::Closed)
+    /// follows.
+    pub fn close(&mut self, now: Timestamp, handle: ConnectionHandle, code: u64, reason: &str) {
+        if let Some(connection) = self.connections.get_mut(handle) {
+            connection.close(now, code, reason);
+            self.connections.mark_dirty(handle);
+        }
+    }
+
+    /// A sample of the connection's statistics.
+    pub fn stats(&self, now: Timestamp, handle: ConnectionHandle) -> Option<ConnectionStats> {
+        Some(self.connections.get(handle)?.stats(now))
+    }
+
+    /// Bytes received on a connection that the application has not read, in complete messages or
+    /// not.
+    pub fn receive_buffer_bytes(&self, handle: ConnectionHandle) -> Option<usize> {
+        Some(self.connections.get(handle)?.receive_buffer_bytes())
+    }
+
+    /// Address of the peer.
+    pub fn remote(&self, handle: ConnectionHandle) -> Option<SocketAddr> {
+        Some(self.connections.get(handle)?.remote())
+    }
+
+    /// Local address that the connection's packets leave from, if it is known.
+    pub fn local_ip(&self, handle: ConnectionHandle) -> Option<IpAddr> {
+        self.connections.get(handle)?.local_ip()
+    }
+
+    /// The mode of a connection, once it is established.
+    pub fn mode(&self, handle: ConnectionHandle) -> Option<Mode> {
+        self.connections.get(handle)?.mode()
+    }
+
+    /// The peer's limits, once they are known.
+    pub fn peer_limits(&self, handle: ConnectionHandle) -> Option<PeerLimits> {
+        self.connections.get(handle)?.peer_limits()
+    }
+
+    /// SHA-256 fingerprint of the peer's end-entity certificate, if it presented one.
+    pub fn peer_fingerprint(&self, handle: ConnectionHandle) -> Option<[u8; 32]> {
+        self.connections.get(handle)?.peer_fingerprint()
+    }
+
     fn with_channels<T>(
         &mut self,
         handle: ConnectionHandle,
