@@ -10,6 +10,7 @@ use rustc_hash::FxHashMap;
 
 use super::handle::ConnectionHandle;
 use super::schedule::Schedule;
+use super::steering::Steering;
 use crate::connection::{Connection, Setup};
 use crate::wire::long_header::ORIGINAL_CID_LEN;
 
@@ -22,6 +23,8 @@ pub(super) struct Connections {
     by_handle: BTreeMap<ConnectionHandle, Box<Connection>>,
     next_handle: u64,
     by_cid: FxHashMap<[u8; 4], ConnectionHandle>,
+    /// Which connection IDs are those of this endpoint.
+    steering: Steering,
     /// Connections by the client's address and initial destination connection ID, for packets that
     /// do not use the server's connection ID yet.
     by_first: FxHashMap<First, ConnectionHandle>,
@@ -32,6 +35,11 @@ pub(super) struct Connections {
 }
 
 impl Connections {
+    /// Connections from now on have IDs that name this endpoint.
+    pub(super) fn set_steering(&mut self, steering: Steering) {
+        self.steering = steering;
+    }
+
     /// Adds a connection, which is polled.
     pub(super) fn insert(&mut self, now: Timestamp, setup: Setup) -> ConnectionHandle {
         let handle = ConnectionHandle(self.next_handle);
@@ -101,7 +109,7 @@ impl Connections {
     /// A connection ID that no connection has.
     pub(super) fn fresh_cid(&self, rng: &mut impl Rng) -> [u8; 4] {
         loop {
-            let cid = rng.next_u32().to_be_bytes();
+            let cid = self.steering.name(rng.next_u32().to_be_bytes());
             if !self.by_cid.contains_key(&cid) {
                 return cid;
             }

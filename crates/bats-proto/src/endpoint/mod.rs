@@ -150,6 +150,11 @@ impl Endpoint {
         server.set_psks(keys)
     }
 
+    /// Several endpoints share an address: connections from now on have IDs that name this one.
+    pub fn set_steering(&mut self, steering: Steering) {
+        self.connections.set_steering(steering);
+    }
+
     /// Starts a connection; [`Event::Connected`] or [`Event::Closed`] follows.
     pub fn connect(
         &mut self,
