@@ -1,6 +1,6 @@
 //! Four connections between two endpoints, with one I/O thread each and then with two: throughput, and processor time
-//! of the whole process. Processors limit it: with two threads at each end, one for each of them is used, and one for
-//! each of the application's threads.
+//! of the whole process. The processors limit the throughput: two I/O threads at each end, and eight threads of the
+//! application, share them.
 //!
 //!     cargo run --release -p openbats --example threads [MEGABYTES [THREADS ...]]
 

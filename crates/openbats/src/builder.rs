@@ -20,6 +20,7 @@ use crate::error::StartError;
 use crate::node::{NodeSetup, NodeState};
 use crate::options::{Extras, ServerOptions};
 use crate::shared::Shared;
+use crate::siblings::Siblings;
 #[cfg(feature = "quic")]
 use crate::transport::Quic;
 use crate::transport::{DATAGRAMS_NEED_QUIC, Listener, Tcp, Transports, Udp};
@@ -50,7 +51,7 @@ struct Part {
     threads: Option<IoThreads>,
 }
 
-/// The parts of an endpoint that belongs to a node.
+/// What the endpoint of a node has besides.
 #[derive(Debug)]
 pub(crate) struct NodeStart {
     pub(crate) setup: NodeSetup,
@@ -141,7 +142,8 @@ impl Builder {
     /// can use as many processors; one connection cannot use more than one. Memory budget and
     /// [`max_connections`](ServerOptions::max_connections) are divided among the threads, and limits on half-open
     /// connections hold for each. A client resumes a session, or sends early data, only if its first packet reaches the
-    /// thread that it was connected to before; else the handshake is a full one.
+    /// thread that it was connected to before; else the handshake is a full one. A stateless reset that answers a packet of
+    /// one thread may reach another, so several may be needed to end a connection.
     ///
     /// With more than one the endpoint does not start on a system other than Linux, in modes UDP and QUIC, whose packets
     /// do not name a thread, or for a node. With [`io_threads`](Self::io_threads) these are the threads of that set.
@@ -180,7 +182,7 @@ impl Builder {
     }
 
     /// Opens sockets of the same address for several threads.
-    fn open_parts(mut self, count: usize) -> Result<Vec<Part>, StartError> {
+    fn open_parts(self, count: usize) -> Result<Vec<Part>, StartError> {
         let unusable = |text: &str| Err(StartError::Configuration(text.to_owned()));
         let count = match u8::try_from(count).ok().and_then(NonZeroU8::new) {
             Some(count) if count.get() <= MAX_PARTS => count,
@@ -192,22 +194,16 @@ impl Builder {
         if self.node.is_some() {
             return unusable("the endpoint of a node has one thread");
         }
-        // Sockets that share a port would also share that of another endpoint.
-        if let Some(address) = self.address.filter(|address| address.port() != 0) {
-            Socket::bind(address, &self.socket)
-                .map_err(|source| StartError::Bind { address, source })?;
-        }
-        self.socket.shares_port = true;
         let budget = self.memory_budget.unwrap_or(EndpointConfig::default().memory_budget);
-        self.memory_budget = Some(budget / u64::from(count.get()));
         let mut parts: Vec<Part> = Vec::new();
         for index in 0..count.get() {
             let part = Self {
                 address: self.address,
                 of_first: parts.first().map(|first| first.shared.local_addr),
-                socket: self.socket.clone(),
+                // The first socket is bound alone, so that the address is not that of another endpoint.
+                socket: SocketOptions { shares_port: !parts.is_empty(), ..self.socket.clone() },
                 server: self.server.clone(),
-                memory_budget: self.memory_budget,
+                memory_budget: Some(budget / u64::from(count.get())),
                 is_udp_only: self.is_udp_only,
                 threads: self.threads.clone(),
                 node: None,
@@ -315,6 +311,12 @@ impl Builder {
             socket.dedicate_to_mode_udp().map_err(failed)?;
         }
         let local_addr = socket.local_addr().map_err(failed)?;
+        if !is_one && self.steering.is_first() {
+            socket.share_port().map_err(failed)?;
+            if let Some(listener) = &listener {
+                listener.share_port().map_err(failed)?;
+            }
+        }
         if !is_one && self.steering.is_last() {
             // All sockets of the address are there.
             socket.steer(self.steering.count()).map_err(failed)?;
@@ -348,7 +350,7 @@ impl Builder {
             (compression_offer, untrusted_peer_budget),
             poller,
             (clock, self.busy_poll),
-            local_addr,
+            (local_addr, Siblings::new(self.steering)),
         );
         if let Some(node) = self.node {
             shared.lock().node = Some(Box::new(NodeState::new(node.setup, addresses)));
@@ -394,7 +396,13 @@ impl Builder {
             Quic::new(clock.clone(), seed, None, false, None).map_err(unusable)?,
         );
         let local = requested(addresses.first().copied());
-        let shared = Shared::new(transports, (None, None), poller, (clock, Duration::ZERO), local);
+        let shared = Shared::new(
+            transports,
+            (None, None),
+            poller,
+            (clock, Duration::ZERO),
+            (local, Siblings::default()),
+        );
         shared.lock().node = Some(Box::new(NodeState::new(node.setup, addresses)));
         Ok(Endpoint::new(vec![shared]))
     }

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 use std::task::Poll;
 
 use bats_proto::{EndpointStats, Mode, PresharedKey, Timestamp};
@@ -18,6 +18,7 @@ use crate::known_hosts::KnownHosts;
 use crate::node::NodeId;
 use crate::options::{ClientOptions, Extras};
 use crate::shared::Shared;
+use crate::siblings::Sibling;
 use crate::slot::Slot;
 use crate::transport::{DATAGRAMS_NEED_QUIC, Handle};
 
@@ -41,28 +42,40 @@ pub(crate) fn requested(address: Option<SocketAddr>) -> SocketAddr {
 pub struct Endpoint {
     /// At least one; each has a socket, a thread and connections of its own.
     parts: Arc<[Arc<Shared>]>,
-    /// The part that opens the next connection, or accepts one first.
-    next: Arc<AtomicUsize>,
+    turns: Arc<Turns>,
+}
+
+/// Which part comes next. An endpoint that opens and accepts connections alternately uses all parts for both.
+#[derive(Debug, Default)]
+struct Turns {
+    connect: AtomicUsize,
+    accept: AtomicUsize,
 }
 
 impl Endpoint {
     /// `parts` are not empty.
     pub(crate) fn new(parts: Vec<Arc<Shared>>) -> Self {
+        if parts.len() > 1 {
+            let weak = |part: &Arc<Shared>| -> Weak<dyn Sibling> { Arc::downgrade(part) as _ };
+            for part in &parts {
+                part.siblings.set(parts.iter().map(weak).collect());
+            }
+        }
         Self::hold(parts.into(), Arc::default())
     }
 
-    fn hold(parts: Arc<[Arc<Shared>]>, next: Arc<AtomicUsize>) -> Self {
+    fn hold(parts: Arc<[Arc<Shared>]>, turns: Arc<Turns>) -> Self {
         for part in &*parts {
             let mut core = part.lock();
             core.handles += 1;
             core.endpoints += 1;
         }
-        Self { parts, next }
+        Self { parts, turns }
     }
 
-    /// All parts, beginning with another one each time.
+    /// All parts, beginning with another one each time, so that none waits for the others to accept.
     fn in_turn(&self) -> impl Iterator<Item = &Arc<Shared>> {
-        let first = self.next.fetch_add(1, Ordering::Relaxed) % self.parts.len();
+        let first = self.turns.accept.fetch_add(1, Ordering::Relaxed) % self.parts.len();
         self.parts[first..].iter().chain(&self.parts[..first])
     }
 
@@ -76,6 +89,11 @@ impl Endpoint {
             if all { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
+    }
+
+    #[cfg(test)]
+    pub(crate) fn parts(&self) -> &[Arc<Shared>] {
+        &self.parts
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -211,7 +229,11 @@ impl Endpoint {
         mut messages: VecDeque<Bytes>,
     ) -> Result<(Connection, VecDeque<Bytes>), ConnectError> {
         let remote = canonical(remote);
-        let part = &self.parts[self.next.fetch_add(1, Ordering::Relaxed) % self.parts.len()];
+        let turn = self.turns.connect.fetch_add(1, Ordering::Relaxed);
+        let in_turn = (0..self.parts.len()).map(|n| &self.parts[(turn + n) % self.parts.len()]);
+        // One that has ended takes no more connections.
+        let mut open = in_turn.filter(|part| self.parts.len() == 1 || part.lock().ended.is_none());
+        let part = open.next().unwrap_or_else(|| self.shared());
         let local = part.local_addr;
         let bound_to_one = local.is_ipv4() || !local.ip().is_unspecified();
         if bound_to_one && local.is_ipv4() != remote.is_ipv4() {
@@ -287,7 +309,28 @@ impl Endpoint {
                     Poll::Pending
                 })
             };
-            self.in_turn().map(of_part).find(Poll::is_ready).unwrap_or(Poll::Pending)
+            let (mut ended, mut accepted) = (0, None);
+            for part in self.in_turn() {
+                match of_part(part) {
+                    Poll::Ready(Ok(connection)) => {
+                        accepted = Some(connection);
+                        break;
+                    }
+                    Poll::Ready(Err(_)) => ended += 1,
+                    Poll::Pending => {}
+                }
+            }
+            if let Some(accepted) = accepted {
+                // Otherwise the tasks that have accepted stay with the other threads.
+                for part in self.parts.iter().filter(|_| self.parts.len() > 1) {
+                    part.lock().accepting.remove(context.waker());
+                }
+                return Poll::Ready(Ok(accepted));
+            }
+            match ended == self.parts.len() {
+                true => Poll::Ready(Err(ConnectError::EndpointClosed)),
+                false => Poll::Pending,
+            }
         })
         .await
     }
@@ -394,7 +437,7 @@ fn check_known_host(
 
 impl Clone for Endpoint {
     fn clone(&self) -> Self {
-        Self::hold(self.parts.clone(), self.next.clone())
+        Self::hold(self.parts.clone(), self.turns.clone())
     }
 }
 

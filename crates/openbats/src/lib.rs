@@ -130,6 +130,8 @@ mod connection;
 mod driver;
 mod endpoint;
 mod endpoint_state;
+#[cfg(all(test, target_os = "linux"))]
+mod endpoint_threads_tests;
 mod error;
 pub mod file;
 mod fingerprint;
@@ -146,6 +148,7 @@ pub mod node;
 mod options;
 mod resolver;
 mod shared;
+mod siblings;
 mod slot;
 mod state_directory;
 mod transport;

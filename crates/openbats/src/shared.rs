@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::compress::CompressionOffer;
 use crate::driver::{EndpointWaker, LazyPoller, SocketTurn};
 use crate::endpoint_state::Core;
+use crate::siblings::{Passed, Sibling, Siblings};
 use crate::transport::{Handle, Transports};
 
 /// Maximum number of bursts that the thread of a call sends.
@@ -41,6 +42,8 @@ pub(crate) struct Shared {
     /// Time for which a blocked receiver polls for packets before it sleeps.
     pub(crate) busy_poll: Duration,
     pub(crate) waker: EndpointWaker,
+    /// Other threads of the endpoint.
+    pub(crate) siblings: Siblings,
     /// Polls the sockets of TCP connections.
     pub(crate) poller: Arc<LazyPoller>,
     pub(crate) clock: Clock,
@@ -53,7 +56,7 @@ impl Shared {
         (compression_offer, untrusted_peer_budget): (Option<CompressionOffer>, Option<usize>),
         poller: Arc<LazyPoller>,
         (clock, busy_poll): (Clock, Duration),
-        local_addr: SocketAddr,
+        (local_addr, siblings): (SocketAddr, Siblings),
     ) -> Arc<Self> {
         let core = Mutex::new(Core::new(endpoint, compression_offer, untrusted_peer_budget));
         Arc::new(Self {
@@ -62,6 +65,7 @@ impl Shared {
             lead_ended: Condvar::new(),
             busy_poll,
             waker: EndpointWaker::default(),
+            siblings,
             poller,
             clock,
             local_addr,
@@ -214,6 +218,7 @@ impl Shared {
 
     /// Wakes all waiting tasks when the I/O thread ends.
     pub(crate) fn on_ended(&self, why: String) {
+        self.siblings.close();
         let mut due = Vec::new();
         let mut core = self.lock();
         for slot in core.slots.values_mut() {
@@ -229,5 +234,12 @@ impl Shared {
         core.ended = Some(why);
         drop(core);
         due.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Sibling for Shared {
+    fn take_passed(&self, passed: Passed) {
+        self.siblings.put(passed);
+        self.waker.wake();
     }
 }

@@ -15,6 +15,11 @@ impl Wakers {
         }
     }
 
+    /// Removes the task of `waker`.
+    pub(crate) fn remove(&mut self, waker: &Waker) {
+        self.0.retain(|known| !known.will_wake(waker));
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

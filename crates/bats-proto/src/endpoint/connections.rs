@@ -40,6 +40,11 @@ impl Connections {
         self.steering = steering;
     }
 
+    /// Whether another endpoint of the same address takes a datagram.
+    pub(super) fn is_foreign(&self, datagram: &[u8]) -> bool {
+        self.steering.other_owner(datagram).is_some()
+    }
+
     /// Adds a connection, which is polled.
     pub(super) fn insert(&mut self, now: Timestamp, setup: Setup) -> ConnectionHandle {
         let handle = ConnectionHandle(self.next_handle);
@@ -109,7 +114,7 @@ impl Connections {
     /// A connection ID that no connection has.
     pub(super) fn fresh_cid(&self, rng: &mut impl Rng) -> [u8; 4] {
         loop {
-            let cid = self.steering.name(rng.next_u32().to_be_bytes());
+            let cid = self.steering.steer(rng.next_u32().to_be_bytes());
             if !self.by_cid.contains_key(&cid) {
                 return cid;
             }

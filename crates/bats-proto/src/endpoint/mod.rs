@@ -271,6 +271,10 @@ impl Endpoint {
             Input::Datagram(datagram) if is_relayed_address(datagram.remote) => {
                 self.stats.datagrams_dropped += 1;
             }
+            // An answer could end the connection that another endpoint has.
+            Input::Datagram(datagram) if self.connections.is_foreign(datagram.payload) => {
+                self.stats.datagrams_dropped += 1;
+            }
             Input::Datagram(datagram) => self.handle_datagram(now, datagram),
             Input::Timeout => {
                 self.connections.handle_timeout(now);

@@ -2,9 +2,14 @@
 
 use core::num::NonZeroU8;
 
+/// Offset of the first byte of the destination connection ID in a short header, and in a long header, where it follows
+/// the version and the length of the ID.
+const SHORT: usize = 1;
+const LONG: usize = 6;
+
 /// The packets that an endpoint takes, of those for its address: the ones whose destination connection ID begins with a
-/// byte that is `index` modulo `count`. The driver hands packets to the endpoints accordingly. By default an endpoint
-/// takes all.
+/// byte that is `index` modulo `count`, and packets without one. The driver hands packets to the endpoints accordingly.
+/// By default an endpoint takes all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steering {
     index: u8,
@@ -28,15 +33,42 @@ impl Steering {
         usize::from(self.count.get())
     }
 
+    /// Whether this is the endpoint with this index.
+    pub fn is(self, index: usize) -> bool {
+        usize::from(self.index) == index
+    }
+
+    /// Whether this is the first of them.
+    pub fn is_first(self) -> bool {
+        self.index == 0
+    }
+
     /// Whether this is the last of them.
     pub fn is_last(self) -> bool {
         self.index + 1 == self.count.get()
     }
 
-    /// The connection ID nearest to `cid` that names this endpoint.
-    pub(super) fn name(self, mut cid: [u8; 4]) -> [u8; 4] {
+    /// The index of the endpoint that takes this datagram, if it is another one.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
+    pub fn other_owner(self, datagram: &[u8]) -> Option<usize> {
+        if self.count == NonZeroU8::MIN {
+            return None;
+        }
+        let offset = if datagram.first()? & 0x80 == 0 { SHORT } else { LONG };
+        let owner = *datagram.get(offset)? % self.count;
+        (owner != self.index).then_some(usize::from(owner))
+    }
+
+    /// The connection ID nearest to `cid` that this endpoint takes.
+    pub(super) fn steer(self, mut cid: [u8; 4]) -> [u8; 4] {
         let base = cid[0] - cid[0] % self.count;
-        cid[0] = base.checked_add(self.index).unwrap_or(base - self.count.get() + self.index);
+        cid[0] =
+            base.checked_add(self.index).unwrap_or_else(|| base - self.count.get() + self.index);
         cid
     }
 }
@@ -52,12 +84,30 @@ mod tests {
             for index in [0, count.get() / 2, count.get() - 1] {
                 let steering = Steering::new(index, count).unwrap();
                 for first in 0..=u8::MAX {
-                    let cid = steering.name([first, 1, 2, 3]);
+                    let cid = steering.steer([first, 1, 2, 3]);
                     assert_eq!((cid[0] % count, &cid[1..]), (index, &[1, 2, 3][..]), "{count}");
                 }
             }
             assert_eq!(Steering::new(count.get(), count), None);
         }
-        assert_eq!(Steering::default().name([7; 4]), [7; 4]);
+        assert_eq!(Steering::default().steer([7; 4]), [7; 4]);
+    }
+
+    #[test]
+    fn datagrams_belong_to_the_endpoint_that_their_connection_id_names() {
+        let count = NonZeroU8::new(3).unwrap();
+        for index in 0..3 {
+            let steering = Steering::new(index, count).unwrap();
+            for first in 0..=u8::MAX {
+                let owner = first % count;
+                let expected = (owner != index).then_some(usize::from(owner));
+                assert_eq!(steering.other_owner(&[0x40, first, 0, 0, 0]), expected);
+                assert_eq!(steering.other_owner(&[0xc0, 9, 9, 9, 9, 8, first]), expected);
+                assert_eq!(Steering::default().other_owner(&[0x40, first]), None);
+            }
+            for short in [&[][..], &[0x40], &[0xc0, 1, 1, 1, 1, 1]] {
+                assert_eq!(steering.other_owner(short), None);
+            }
+        }
     }
 }

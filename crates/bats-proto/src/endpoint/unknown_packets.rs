@@ -196,6 +196,25 @@ mod tests {
         assert_eq!(receive(&mut endpoint, 1_200), [], "the token is that of the session");
     }
 
+    /// The token of a reset is that of the connection, which another endpoint of the address may have.
+    #[test]
+    fn datagrams_of_other_endpoints_of_the_address_get_no_answer() {
+        let now = Timestamp::from_millis(1_000);
+        let mut endpoint = node();
+        let two = core::num::NonZeroU8::new(2).unwrap();
+        endpoint.set_steering(crate::Steering::new(0, two).unwrap());
+        for (first, answers) in [(2, 1), (3, 0)] {
+            let mut bytes = [first; 100];
+            bytes[0] = 0x40;
+            let remote = ([192, 0, 2, 1], 9).into();
+            let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut bytes };
+            endpoint.handle(now, crate::Input::Datagram(packet));
+            let sent = core::iter::from_fn(|| endpoint.answers.pop()).count();
+            assert_eq!(sent, answers, "connection ID {first}");
+        }
+        assert_eq!(endpoint.endpoint_stats().datagrams_dropped, 2);
+    }
+
     /// A flood of packets of unknown flows leaves the resets of direct clients.
     #[test]
     fn flows_and_direct_clients_have_resets_of_their_own() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
-use bats_proto::Input;
+use bats_proto::{Input, Received};
 use bats_types::Timestamp;
 
 use super::Interest;
@@ -14,6 +14,7 @@ use super::socket::ReceiveBuffers;
 use super::socket_turn::SocketTurn;
 use super::timers::timers_until;
 use crate::shared::Shared;
+use crate::siblings::Passed;
 
 /// The I/O of one endpoint.
 #[derive(Debug)]
@@ -115,11 +116,28 @@ impl Driver {
         let clock = &self.shared.clock;
         let mut core = self.shared.lock();
         // Before the received datagrams: the errors answer packets sent earlier.
+        let siblings = &self.shared.siblings;
         for error in self.unreachable_ports.drain(..) {
+            siblings.pass_error(&error);
             core.endpoint.handle_unreachable_port(clock.now(), error.remote, &error.quoted);
         }
         for datagram in incoming.drain() {
-            core.endpoint.handle(clock.now(), Input::Datagram(datagram));
+            if let Some(datagram) = siblings.keep_or_pass(datagram) {
+                core.endpoint.handle(clock.now(), Input::Datagram(datagram));
+            }
+        }
+        for passed in siblings.drain() {
+            match passed {
+                Passed::Datagram { remote, local_ip, ecn, mut payload } => {
+                    let payload = &mut payload;
+                    let datagram = Received { remote, local_ip, ecn, payload };
+                    core.endpoint.handle(clock.now(), Input::Datagram(datagram));
+                }
+                Passed::UnreachablePort(error) => {
+                    let UnreachablePort { remote, quoted } = error;
+                    core.endpoint.handle_unreachable_port(clock.now(), remote, &quoted);
+                }
+            }
         }
         core.endpoint.handle(timers_until(read_at, clock.now()), Input::Timeout);
         core.check_untrusted_peers(clock);

@@ -20,11 +20,11 @@ const MAX_ERRORS_PER_CALL: usize = 16;
 const QUOTED_BYTES: usize = 64;
 
 /// A port of a peer that is unreachable.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct UnreachablePort {
-    pub(super) remote: SocketAddr,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UnreachablePort {
+    pub(crate) remote: SocketAddr,
     /// Beginning of the UDP payload of the datagram, as far as the error quotes it.
-    pub(super) quoted: SmallVec<[u8; QUOTED_BYTES]>,
+    pub(crate) quoted: SmallVec<[u8; QUOTED_BYTES]>,
 }
 
 /// Enables the error queue.

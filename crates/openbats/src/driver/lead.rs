@@ -193,10 +193,13 @@ impl<'a> Lead<'a> {
         let mut due = Vec::new();
         let mut core = shared.lock();
         for error in errors {
+            shared.siblings.pass_error(&error);
             core.endpoint.handle_unreachable_port(clock.now(), error.remote, &error.quoted);
         }
         for datagram in incoming.drain() {
-            core.endpoint.handle(clock.now(), Input::Datagram(datagram));
+            if let Some(datagram) = shared.siblings.keep_or_pass(datagram) {
+                core.endpoint.handle(clock.now(), Input::Datagram(datagram));
+            }
         }
         // The I/O thread serves TCP connections.
         let now = clock.now();

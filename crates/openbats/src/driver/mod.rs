@@ -23,6 +23,7 @@ use std::sync::Arc;
 pub(crate) use custody::Custody;
 use endpoint_driver::Driver;
 pub(crate) use endpoint_waker::EndpointWaker;
+pub(crate) use icmp_errors::UnreachablePort;
 use io_thread::IoThread;
 pub use io_thread::IoThreads;
 pub(crate) use lead::Candidate;

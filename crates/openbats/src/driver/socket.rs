@@ -75,6 +75,11 @@ impl Socket {
             .or_else(|_| Self::bind(([0, 0, 0, 0], 0).into(), options))
     }
 
+    /// From now on sockets that share their port can be bound to the address of this one.
+    pub(crate) fn share_port(&self) -> io::Result<()> {
+        Ok(rustix::net::sockopt::set_socket_reuseport(&self.socket, true)?)
+    }
+
     /// Hands packets to one of the `count` sockets of this address, in the order in which they were bound: to that whose
     /// number is the first byte of the destination connection ID modulo `count`.
     pub(crate) fn steer(&self, count: usize) -> io::Result<()> {

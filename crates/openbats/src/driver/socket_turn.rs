@@ -29,6 +29,12 @@ impl SocketTurn {
         Self { socket: Arc::new(socket), outgoing, interest, lead_event: None }
     }
 
+    /// Hands the packets of all threads of the endpoint to the first.
+    #[cfg(test)]
+    pub(crate) fn steer_to_first(&self) {
+        self.socket.steer_to_first();
+    }
+
     /// The event that ends the wait of a leader.
     pub(super) fn lead_event(&mut self) -> io::Result<Arc<ThreadWaker>> {
         let event = match self.lead_event.take() {

@@ -43,6 +43,11 @@ impl Sockets {
         Ok(Self { sockets, readiness, next: AtomicUsize::new(0) })
     }
 
+    #[cfg(test)]
+    pub(super) fn steer_to_first(&self) {
+        self.sockets[0].0.steer(1).expect("the sockets share their port");
+    }
+
     /// Ports that were reported as unreachable since the last call.
     pub(super) fn unreachable_ports(&self) -> Vec<UnreachablePort> {
         self.sockets.iter().flat_map(|(socket, _)| socket.unreachable_ports()).collect()

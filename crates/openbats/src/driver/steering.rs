@@ -26,7 +26,7 @@ fn program(count: u32) -> [sock_filter; 6] {
         statement(load, 0),
         if_long,
         statement(load, LONG),
-        // The next but one.
+        // Skips the load for short headers.
         statement(libc::BPF_JMP | libc::BPF_JA, 1),
         statement(load, SHORT),
         statement(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, count),

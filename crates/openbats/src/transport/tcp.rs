@@ -74,6 +74,11 @@ impl Listener {
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
+
+    /// From now on sockets that share their port can listen at this address.
+    pub(crate) fn share_port(&self) -> io::Result<()> {
+        Ok(rustix::net::sockopt::set_socket_reuseport(&self.socket, true)?)
+    }
 }
 
 /// Counters of an endpoint for this mode.
