@@ -16,6 +16,8 @@ use crate::wire::frame::{self, Frame};
 use crate::wire::short_header::{PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD, TAG_LEN};
 use crate::wire::varint::Writer;
 
+/// Room for a datagram of the handshake, and the least for a burst.
+const HANDSHAKE_DATAGRAM: usize = 1_500;
 /// Segments of one GSO burst: the kernel's limit.
 const MAX_SEGMENTS: usize = 64;
 /// Bytes of one GSO burst: the limit of the IP length field, less headers.
@@ -133,6 +135,8 @@ impl Link {
     }
 
     fn poll_handshake(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<Transmit> {
+        // The stash, whose capacity is that of a packet, may have taken the buffer's place.
+        buffer.reserve(HANDSHAKE_DATAGRAM);
         if !self.handshake.is_due(now) {
             return None;
         }
@@ -140,7 +144,7 @@ impl Link {
         // loss the limit would otherwise hold back the rest of the server's flight for long.
         let is_limited = !self.handshake.is_complete() && !self.handshake.is_validated();
         let allowance = if is_limited { self.path.handshake_allowance() } else { usize::MAX };
-        buffer.resize(1_500, 0);
+        buffer.resize(HANDSHAKE_DATAGRAM, 0);
         let len = self.handshake.poll_datagram(now, buffer, allowance).unwrap_or(0);
         buffer.truncate(len);
         if len == 0 {
