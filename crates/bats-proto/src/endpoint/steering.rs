@@ -2,11 +2,6 @@
 
 use core::num::NonZeroU8;
 
-/// Offset of the first byte of the destination connection ID in a short header, and in a long header, where it follows
-/// the version and the length of the ID.
-const SHORT: usize = 1;
-const LONG: usize = 6;
-
 /// The packets that an endpoint takes, of those for its address: the ones whose destination connection ID begins with a
 /// byte that is `index` modulo `count`, and packets without one. The driver hands packets to the endpoints accordingly.
 /// By default an endpoint takes all.
@@ -23,6 +18,11 @@ impl Default for Steering {
 }
 
 impl Steering {
+    /// Offset of the first byte of the destination connection ID in a short header.
+    pub const SHORT: u8 = 1;
+    /// The same in a long header, where it follows the version and the length of the ID.
+    pub const LONG: u8 = 6;
+
     /// The endpoint with this index, from 0 on, of `count`. `None` if there is none.
     pub fn new(index: u8, count: NonZeroU8) -> Option<Self> {
         (index < count.get()).then_some(Self { index, count })
@@ -59,8 +59,8 @@ impl Steering {
         if self.count == NonZeroU8::MIN {
             return None;
         }
-        let offset = if datagram.first()? & 0x80 == 0 { SHORT } else { LONG };
-        let owner = *datagram.get(offset)? % self.count;
+        let offset = if datagram.first()? & 0x80 == 0 { Self::SHORT } else { Self::LONG };
+        let owner = *datagram.get(usize::from(offset))? % self.count;
         (owner != self.index).then_some(usize::from(owner))
     }
 

@@ -4,13 +4,9 @@
 use std::io;
 use std::net::UdpSocket;
 
+use bats_proto::Steering;
 use nix::libc::{self, sock_filter, sock_fprog};
 use nix::sys::socket::{setsockopt, sockopt};
-
-/// Offset of the first byte of the destination connection ID in a short header, and in a long header, where it follows
-/// the version and the length of the ID.
-const SHORT: u32 = 1;
-const LONG: u32 = 6;
 
 const fn statement(code: u32, k: u32) -> sock_filter {
     sock_filter { code: code as u16, jt: 0, jf: 0, k }
@@ -25,10 +21,10 @@ fn program(count: u32) -> [sock_filter; 6] {
     [
         statement(load, 0),
         if_long,
-        statement(load, LONG),
+        statement(load, Steering::LONG.into()),
         // Skips the load for short headers.
         statement(libc::BPF_JMP | libc::BPF_JA, 1),
-        statement(load, SHORT),
+        statement(load, Steering::SHORT.into()),
         statement(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, count),
     ]
 }
