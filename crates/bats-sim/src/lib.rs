@@ -15,6 +15,7 @@ pub mod generate;
 pub mod hops;
 mod host;
 pub mod ideal;
+pub mod jobs;
 mod link_event;
 pub mod links;
 pub mod matrix;

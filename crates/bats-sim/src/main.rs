@@ -4,6 +4,7 @@
 mod commands;
 mod table;
 
+use std::cmp::Ordering;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use std::time::Duration;
 use bats_code::kernel::Kernel;
 use bats_proto::CongestionAlgorithm;
 use bats_sim::capture::Capture;
+use bats_sim::jobs::parallel;
 use bats_sim::matrix::Cell;
 use bats_sim::recorder::Recorder;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -76,6 +78,9 @@ struct Matrix {
     delay: Vec<f64>,
     #[command(flatten)]
     common: Common,
+    /// Exit with 1 if E over seconds 5 to 15 is lower than this in a cell
+    #[arg(long, value_name = "E")]
+    least_e: Option<f64>,
     /// Print the figures as a JSON array of objects
     #[arg(long)]
     json: bool,
@@ -171,7 +176,7 @@ fn matrix(arguments: &Matrix) -> Result<(), Failure> {
         .map(|(loss, delay)| arguments.common.cell(loss, delay))
         .collect::<Result<_, _>>()
         .map_err(Failure::Usage)?;
-    let figures = commands::parallel(&cells, |cell| {
+    let figures = parallel(&cells, 0, |cell| {
         let (figures, _) = cell.run();
         if !arguments.json {
             eprint!(".");
@@ -181,11 +186,21 @@ fn matrix(arguments: &Matrix) -> Result<(), Failure> {
     if arguments.json {
         let text =
             serde_json::to_string_pretty(&figures).map_err(|error| Failure::Io(error.into()))?;
-        return print_line(&text);
+        print_line(&text)?;
+    } else {
+        eprintln!();
+        print_line(table::HEADER)?;
+        figures.iter().try_for_each(|figures| print_line(&table::line(figures)))?;
     }
-    eprintln!();
-    print_line(table::HEADER)?;
-    figures.iter().try_for_each(|figures| print_line(&table::line(figures)))
+    let least = arguments.least_e.unwrap_or(0.0);
+    // No figure at all is below it, too.
+    let low = figures
+        .iter()
+        .filter(|figures| figures.e_steady.partial_cmp(&least).is_none_or(Ordering::is_lt));
+    match low.count() {
+        0 => Ok(()),
+        count => Err(Failure::CheckFailed(format!("E is lower than {least} in {count} cells"))),
+    }
 }
 
 fn run(arguments: &Run) -> Result<(), Failure> {

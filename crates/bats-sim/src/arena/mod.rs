@@ -9,7 +9,6 @@ pub mod draw;
 pub mod file;
 pub mod goal;
 pub mod html;
-pub mod jobs;
 pub mod measure;
 pub mod optimum;
 mod outcome;

@@ -2,10 +2,10 @@
 
 use super::contest::{Job, Plan};
 use super::draw::Draw;
-use super::jobs::parallel;
 use super::measure::{self, Figures};
 use super::report::{self, Report};
 use super::{optimum, world};
+use crate::jobs::parallel;
 
 impl Plan {
     /// Runs one job; `trace` is called with each sample of the first flow's sender.

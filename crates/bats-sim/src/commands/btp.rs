@@ -6,11 +6,12 @@ use bats_netem::{LinkConfig, Loss};
 use bats_proto::TransportConfig;
 use bats_proto::config::{Goal, Mode};
 use bats_sim::ideal::mean_delay;
+use bats_sim::jobs::parallel;
 use bats_sim::links::FRAME_OVERHEAD;
 use bats_sim::messages::Messages;
 use clap::Parser;
 
-use super::{ms, parallel};
+use super::ms;
 use crate::{Failure, in_range, print_line};
 
 /// Explanation of the columns.
@@ -153,7 +154,7 @@ pub(crate) fn run(arguments: &Btp) -> Result<(), Failure> {
     let pairs = arguments.burst.iter().flat_map(|&b| arguments.loss.iter().map(move |&p| (p, b)));
     let cells: Vec<_> =
         pairs.map(|(p, b)| cell(p, b)).collect::<Result<_, _>>().map_err(Failure::Usage)?;
-    let outcomes = parallel(&cells, |(_, _, run)| run.run());
+    let outcomes = parallel(&cells, 0, |(_, _, run)| run.run());
     print_line(
         " loss %  burst   lost %  bound   sent x  bound  least x   late bound  ideal  late 99%  repaired ms   \
          p99 ms   max ms  wrong",

@@ -1,9 +1,9 @@
 //! Command `fairness`: competing flows on one link.
 
 use bats_sim::fairness::{Verdict, scenarios};
+use bats_sim::jobs::parallel;
 use clap::Parser;
 
-use super::parallel;
 use crate::{Failure, print_line};
 
 pub(crate) const LEGEND: &str = "\
@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Fairness) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    let verdicts = parallel(&chosen, |scenario| scenario.run());
+    let verdicts = parallel(&chosen, 0, |scenario| scenario.run());
     if arguments.json {
         let text =
             serde_json::to_string_pretty(&verdicts).map_err(|error| Failure::Io(error.into()))?;

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use bats_netem::{LinkConfig, Loss};
 use bats_sim::delay_histogram::DelayHistogram;
+use bats_sim::jobs::parallel;
 use bats_sim::links::{capacity, link};
 use bats_sim::messages::Messages;
 use bats_sim::transfer::{Outcome, Transfer};
 use clap::Parser;
 
-use super::parallel;
 use crate::{Failure, in_range, print_line};
 
 /// Explanation of the columns.
@@ -234,7 +234,7 @@ pub(crate) fn run(arguments: &Faults) -> Result<(), Failure> {
             (1..=last).map(move |seed| (index, seed))
         })
         .collect();
-    let figures = parallel(&jobs, |&(index, seed)| (scenarios[index].figure)(arguments, seed));
+    let figures = parallel(&jobs, 0, |&(index, seed)| (scenarios[index].figure)(arguments, seed));
     print_line(&format!("{:44} {:>10}  {:>10}", "fault", "figure", "bound"))?;
     let mut missed = 0;
     for (index, scenario) in scenarios.iter().enumerate() {

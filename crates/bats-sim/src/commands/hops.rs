@@ -1,9 +1,9 @@
 //! Command `hops`: bulk transfer across relays.
 
 use bats_sim::hops::{Hops, HopsFigures};
+use bats_sim::jobs::parallel;
 use clap::Parser;
 
-use super::parallel;
 use crate::{Common, Failure, print_line};
 
 /// Explanation of the columns.
@@ -107,7 +107,7 @@ pub(crate) fn run(arguments: &HopsArguments) -> Result<(), Failure> {
             }
         }
     }
-    let outcomes = parallel(&runs, |run| {
+    let outcomes = parallel(&runs, 0, |run| {
         let outcome = run.run();
         if !arguments.json {
             eprint!(".");

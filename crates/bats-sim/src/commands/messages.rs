@@ -5,12 +5,13 @@ use std::time::Duration;
 use bats_netem::{LinkConfig, Loss};
 use bats_proto::TransportConfig;
 use bats_proto::config::Mode;
+use bats_sim::jobs::parallel;
 use bats_sim::links::FRAME_OVERHEAD;
 use bats_sim::messages::{Messages, MessagesOutcome};
 use bats_sim::resumption::ResumptionRun;
 use clap::Parser;
 
-use super::{ms, parallel};
+use super::ms;
 use crate::{Failure, in_range, print_line};
 
 /// Explanation of the columns.
@@ -123,13 +124,13 @@ pub(crate) fn run(arguments: &MessagesCommand) -> Result<(), Failure> {
             }
         }
     }
-    let outcomes = parallel(&rows, Row::run);
+    let outcomes = parallel(&rows, 0, Row::run);
     let resumed_runs: Vec<_> = rows
         .iter()
         .filter(|row| row.mode == Mode::Btp)
         .flat_map(|row| row.first.iter().map(resumed))
         .collect();
-    let resumed_outcomes = parallel(&resumed_runs, ResumptionRun::run);
+    let resumed_outcomes = parallel(&resumed_runs, 0, ResumptionRun::run);
     print_line(
         "mode  hops  loss %  arrived %     base      p50      p90      p99    bound    p99.9      \
          max  first RTTs  wrong",

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use bats_sim::jobs::parallel;
 use bats_sim::node_networks::{NetworkPlan, NetworkReport, run as run_network};
 use clap::Parser;
 
-use super::{ms, parallel};
+use super::ms;
 use crate::{Failure, in_range, print_line};
 
 /// Explanation of the report.
@@ -35,7 +36,7 @@ pub(crate) fn run(arguments: &NodeNetworks) -> Result<(), Failure> {
     let mut reports: Vec<NetworkReport> = Vec::new();
     // In parts, so that violations are printed while other networks run.
     for part in seeds.chunks(100) {
-        for report in parallel(part, |&seed| run_network(&NetworkPlan::new(seed))) {
+        for report in parallel(part, 0, |&seed| run_network(&NetworkPlan::new(seed))) {
             let seed = report.seed;
             for violation in &report.violations {
                 print_line(&format!("seed {seed}: {violation}"))?;

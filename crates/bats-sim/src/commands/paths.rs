@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use bats_sim::jobs::parallel;
 use bats_sim::paths::{Paths, PathsFigures};
 use clap::Parser;
 
-use super::parallel;
 use crate::{Failure, print_line};
 
 /// Explanation of the columns.
@@ -62,7 +62,7 @@ fn line(figures: &PathsFigures) -> String {
 /// Runs all scenarios and prints their figures.
 pub(crate) fn run(arguments: &PathsArguments) -> Result<(), Failure> {
     let runs = Paths::scenarios(Duration::from_secs(arguments.seconds), arguments.seed);
-    let figures = parallel(&runs, Paths::run);
+    let figures = parallel(&runs, 0, Paths::run);
     if arguments.json {
         let text =
             serde_json::to_string_pretty(&figures).map_err(|error| Failure::Io(error.into()))?;

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use bats_sim::jobs::parallel;
 use bats_sim::swarm::{self, Plan, Report};
 use clap::Parser;
 
-use super::parallel;
 use crate::{Failure, in_range, print_line};
 
 /// Explanation of the report.
@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &Swarm) -> Result<(), Failure> {
     // In parts, so that failures are printed while other seeds run.
     let mut reports = Vec::with_capacity(seeds.len());
     for part in seeds.chunks(250) {
-        for (report, time) in parallel(part, |&seed| run_seed(arguments, seed)) {
+        for (report, time) in parallel(part, 0, |&seed| run_seed(arguments, seed)) {
             print_report(arguments, &report)?;
             reports.push((report, time));
         }

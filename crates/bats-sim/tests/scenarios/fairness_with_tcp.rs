@@ -2,8 +2,8 @@
 //! the bounds of `bats-sim fairness`. Where a goal is not met yet, the test asserts the level
 //! reached.
 
-use bats_sim::arena::jobs::parallel;
 use bats_sim::fairness::{Verdict, scenarios};
+use bats_sim::jobs::parallel;
 
 fn verdict(name: &str, queue: f64, seed: u64) -> Verdict {
     let mut found = scenarios(seed)

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bats_proto::relay::RelayConfig;
 use bats_proto::{Event, Timestamp, TransportConfig};
-use bats_sim::arena::jobs::parallel;
+use bats_sim::jobs::parallel;
 use bats_sim::matrix::Cell;
 use bats_sim::relay_network::{RelayNetwork, RelayNetworkConfig, node_id};
 use bytes::Bytes;

@@ -35,6 +35,7 @@ mod key_update;
 mod link_utilisation;
 mod long_hops;
 mod low_rate;
+mod matrix_command;
 mod min_rtt;
 mod neighbour_rate;
 mod node_networks;

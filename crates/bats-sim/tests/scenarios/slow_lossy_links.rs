@@ -3,7 +3,7 @@
 
 use crate::common::{capacity, transfer};
 use bats_netem::{LinkConfig, Loss};
-use bats_sim::arena::jobs::parallel;
+use bats_sim::jobs::parallel;
 
 /// (Mbit/s, one-way delay in ms, queue in bytes, loss, minimum share of the capacity from second 8
 /// on: goal for the median of the seeds, and bound for the worst seed).
