@@ -12,24 +12,39 @@ use futures_io::{AsyncRead, AsyncWrite};
 
 use crate::channel_wakers::Waiting;
 use crate::connection::Connection;
+use crate::endpoint_state::Core;
 use crate::error::ChannelError;
+use crate::shared::FollowUp;
 use crate::transport::Handle;
 
 /// The result of a call, or `None` if it is blocked.
 fn translate<T>(result: Result<T, bats_proto::ChannelError>) -> Option<Result<T, ChannelError>> {
-    use bats_proto::ChannelError as Core;
+    use bats_proto::ChannelError as Error;
     let error = match result {
         Ok(value) => return Some(Ok(value)),
-        Err(Core::Blocked | Core::TooMany) => return None,
+        Err(Error::Blocked | Error::TooMany) => return None,
         Err(error) => error,
     };
     Some(Err(match error {
-        Core::Unsupported => ChannelError::Unsupported,
-        Core::Finished => ChannelError::Finished,
-        Core::Stopped { code } => ChannelError::Stopped { code },
-        Core::Reset { code } => ChannelError::Reset { code },
+        Error::Unsupported => ChannelError::Unsupported,
+        Error::Finished => ChannelError::Finished,
+        Error::Stopped { code } => ChannelError::Stopped { code },
+        Error::Reset { code } => ChannelError::Reset { code },
         _ => ChannelError::Closed,
     }))
+}
+
+/// What a call that reads from a channel leaves to do. Credit is sent at once; everything else that follows from bytes
+/// that were read waits for the next turn, if that is near: a call for each few packets would take longer than
+/// the reading.
+fn after_read(core: &mut Core, now: Timestamp, handle: ConnectionHandle) -> FollowUp {
+    if core.endpoint.packets().has_channel_control(handle) {
+        return FollowUp::Poll;
+    }
+    match core.custody.has_taken() && !core.custody.has_turn_soon(now) {
+        true => FollowUp::Poll,
+        false => FollowUp::Nothing,
+    }
 }
 
 impl Connection {
@@ -42,8 +57,8 @@ impl Connection {
     /// The connection has no channels, or has ended.
     pub async fn open_channel(&self) -> Result<Channel, ChannelError> {
         let opened = poll_fn(|context| {
-            self.poll_channels(context, Waiting::Opening, |endpoint, now, handle| {
-                endpoint.open_channel(now, handle)
+            self.poll_channels(context, Waiting::Opening, |core, now, handle| {
+                core.endpoint.packets().open_channel(now, handle)
             })
         });
         Ok(Channel::new(self.clone(), opened.await?))
@@ -57,8 +72,9 @@ impl Connection {
     /// The connection has no channels, or has ended.
     pub async fn accept_channel(&self) -> Result<Channel, ChannelError> {
         let accepted = poll_fn(|context| {
-            self.poll_channels(context, Waiting::Accepting, |endpoint, _, handle| {
-                endpoint.accept_channel(handle)?.ok_or(bats_proto::ChannelError::Blocked)
+            self.poll_channels(context, Waiting::Accepting, |core, _, handle| {
+                let accepted = core.endpoint.packets().accept_channel(handle)?;
+                accepted.ok_or(bats_proto::ChannelError::Blocked)
             })
         });
         Ok(Channel::new(self.clone(), accepted.await?))
@@ -69,21 +85,23 @@ impl Connection {
         &self,
         context: &mut Context<'_>,
         waiting: Waiting,
-        call: impl FnOnce(
-            &mut bats_proto::Endpoint,
-            Timestamp,
-            ConnectionHandle,
-        ) -> Result<T, bats_proto::ChannelError>,
+        call: impl FnOnce(&mut Core, Timestamp, ConnectionHandle) -> Result<T, bats_proto::ChannelError>,
     ) -> Poll<Result<T, ChannelError>> {
-        let called = self.on_channels(|core, now, handle| {
-            let result = translate(call(core.endpoint.packets(), now, handle));
+        let called = self.on_channels_with(|core, now, handle| {
+            let result = translate(call(core, now, handle));
             if result.is_none()
                 && let Some(slot) = core.slots.get_mut(&Handle::Packets(handle))
             {
                 slot.channels.of(waiting).register(context.waker());
                 core.custody.disturb_leader();
             }
-            result
+            let follow_up = match waiting {
+                Waiting::Reading(_) => after_read(core, now, handle),
+                // Nothing was queued.
+                _ if result.is_none() => FollowUp::Nothing,
+                _ => FollowUp::Send,
+            };
+            (result, follow_up)
         });
         match called {
             Ok(None) => Poll::Pending,
@@ -156,8 +174,8 @@ impl Channel {
     /// Both directions or the connection have ended.
     pub fn stats(&self) -> Result<ChannelStats, ChannelError> {
         let id = self.id;
-        let stats = self.connection.on_channels(|core, _, handle| {
-            translate(core.endpoint.packets().channel_stats(handle, id))
+        let stats = self.connection.on_channels_with(|core, _, handle| {
+            (translate(core.endpoint.packets().channel_stats(handle, id)), FollowUp::Nothing)
         })?;
         stats.unwrap_or(Err(ChannelError::Closed))
     }
@@ -180,8 +198,10 @@ impl Channel {
         }
         let id = self.id;
         let waiting = Waiting::Reading(id);
-        let polled = self.connection.poll_channels(context, waiting, |endpoint, now, handle| {
-            endpoint.read_channel(now, handle, id, buffer)
+        let polled = self.connection.poll_channels(context, waiting, |core, now, handle| {
+            let read = core.endpoint.packets().read_channel(now, handle, id, buffer)?;
+            core.custody.on_taken(read.unwrap_or(0));
+            Ok(read)
         });
         polled.map_ok(|read| {
             self.is_at_end.store(read.is_none(), Ordering::Relaxed);
@@ -205,8 +225,8 @@ impl Channel {
     ) -> Poll<Result<usize, ChannelError>> {
         let id = self.id;
         let waiting = Waiting::Writing(id);
-        self.connection.poll_channels(context, waiting, |endpoint, now, handle| {
-            endpoint.write_channel(now, handle, id, data)
+        self.connection.poll_channels(context, waiting, |core, now, handle| {
+            core.endpoint.packets().write_channel(now, handle, id, data)
         })
     }
 
@@ -217,8 +237,8 @@ impl Channel {
     pub async fn writable(&self) -> Result<(), ChannelError> {
         let id = self.id;
         poll_fn(|context| {
-            self.connection.poll_channels(context, Waiting::Writing(id), |endpoint, _, handle| {
-                endpoint.check_channel_room(handle, id)
+            self.connection.poll_channels(context, Waiting::Writing(id), |core, _, handle| {
+                core.endpoint.packets().check_channel_room(handle, id)
             })
         })
         .await

@@ -358,7 +358,7 @@ impl Connection {
                 // Credit for the peer follows from messages that the application has taken. To look
                 // for it after each one would take as long as the taking.
                 Taken::Message(message) if core.custody.on_taken(message.len()) => FollowUp::Poll,
-                Taken::Nothing if core.custody.taken != (0, 0) => FollowUp::Poll,
+                Taken::Nothing if core.custody.has_taken() => FollowUp::Poll,
                 _ => FollowUp::Nothing,
             };
             (taken, follow_up)
@@ -396,10 +396,18 @@ impl Connection {
         }
     }
 
-    /// Runs a call on the channels of an open connection.
+    /// Runs a call on the channels of an open connection, after which something may be to be sent.
     pub(crate) fn on_channels<T>(
         &self,
         call: impl FnOnce(&mut Core, Timestamp, ConnectionHandle) -> T,
+    ) -> Result<T, ChannelError> {
+        self.on_channels_with(|core, now, handle| (call(core, now, handle), FollowUp::Send))
+    }
+
+    /// Runs a call on the channels of an open connection, which also returns what work it leaves.
+    pub(crate) fn on_channels_with<T>(
+        &self,
+        call: impl FnOnce(&mut Core, Timestamp, ConnectionHandle) -> (T, FollowUp),
     ) -> Result<T, ChannelError> {
         self.inner.shared.call_inline(|core, clock| {
             if let Some(reason) = self.end(core) {
@@ -408,7 +416,8 @@ impl Connection {
             let Handle::Packets(handle) = self.inner.handle else {
                 return (Err(ChannelError::Unsupported), FollowUp::Nothing);
             };
-            (Ok(call(core, clock.now(), handle)), FollowUp::Send)
+            let (result, follow_up) = call(core, clock.now(), handle);
+            (Ok(result), follow_up)
         })
     }
 

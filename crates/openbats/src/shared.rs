@@ -100,19 +100,39 @@ impl Shared {
         is_led.then(|| self.lock_socket())
     }
 
+    /// As [`lock_socket_soon`](Self::lock_socket_soon) for a thread that holds the core, which is released while this
+    /// waits for the socket: others lock the core while they hold the socket.
+    fn lock_socket_too<'a>(
+        &'a self,
+        core: MutexGuard<'a, Core>,
+    ) -> (Option<MutexGuard<'a, Option<SocketTurn>>>, MutexGuard<'a, Core>) {
+        match self.try_lock_socket() {
+            None if core.custody.is_led() => {
+                drop(core);
+                let guard = self.lock_socket();
+                (Some(guard), self.lock())
+            }
+            guard => (guard, core),
+        }
+    }
+
     /// Runs a call of the application that sends or reads a message. If the I/O thread sleeps, this
     /// thread sends the resulting packets at once or wakes the I/O thread.
     pub(crate) fn call_inline<T>(
         &self,
         call: impl FnOnce(&mut Core, &Clock) -> (T, FollowUp),
     ) -> T {
-        let mut guard = self.lock_socket_soon();
         let mut core = self.lock();
         let (result, follow_up) = call(&mut core, &self.clock);
         if follow_up == FollowUp::Send {
             core.custody.on_send(std::thread::current().id());
         }
+        // The I/O thread looks for output before it sleeps.
         if !core.is_asleep || follow_up == FollowUp::Nothing {
+            return result;
+        }
+        let (mut guard, mut core) = self.lock_socket_too(core);
+        if !core.is_asleep {
             return result;
         }
         let turn = guard.as_mut().and_then(|guard| guard.as_mut());

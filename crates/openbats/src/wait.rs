@@ -3,9 +3,8 @@
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::clock::Clock;
 use crate::driver::{Candidate, Parker};
 
 /// The time limit of [`Wait::wait_for`] expired. The future was dropped, which cancels the
@@ -42,23 +41,21 @@ fn block_on<F: Future>(future: F, limit: Option<Duration>) -> Result<F::Output, 
     let parker = Parker::of_this_thread();
     let waker = Waker::from(parker.shared());
     let mut context = Context::from_waker(&waker);
-    let limit = limit.map(|limit| {
-        let clock = Clock::new();
-        (limit, clock.now(), clock)
-    });
+    let mut start = None;
     loop {
         let (polled, candidate) = Candidate::collect(|| future.as_mut().poll(&mut context));
         if let Poll::Ready(output) = polled {
             return Ok(output);
         }
-        let left = match &limit {
+        let left = match limit {
             None => None,
-            Some((limit, start, clock)) => {
-                let passed = clock.now() - *start;
-                if passed >= *limit {
-                    return Err(Elapsed(*limit));
+            Some(limit) => {
+                // Many futures are ready at once, so the time begins here.
+                let passed = start.get_or_insert_with(now).elapsed();
+                if passed >= limit {
+                    return Err(Elapsed(limit));
                 }
-                Some(*limit - passed)
+                Some(limit.saturating_sub(passed))
             }
         };
         let has_led = candidate.is_some_and(|candidate| candidate.lead(&parker, &waker, left));
@@ -67,6 +64,11 @@ fn block_on<F: Future>(future: F, limit: Option<Duration>) -> Result<F::Output, 
             false => parker.park(left),
         }
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "this waits for the system's time")]
+fn now() -> Instant {
+    Instant::now()
 }
 
 impl<F: Future> Wait for F {}

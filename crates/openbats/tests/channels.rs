@@ -124,6 +124,22 @@ fn messages_and_other_channels_pass_a_channel_that_is_not_read() {
     assert_eq!(refused, Err(ChannelError::Stopped { code: 7 }));
 }
 
+/// The connection is idle otherwise, so no timer or packet would send the credit later.
+#[test]
+fn one_call_that_reads_gives_the_writer_credit() {
+    let pair = pair(with_channels(1), with_channels(1));
+    let near = pair.near.open_channel().wait().unwrap();
+    let mut written = 0;
+    while let Ok(len) = near.write(&[1; 60_000]).wait_for(Duration::from_millis(300)) {
+        written += len.unwrap();
+    }
+    let far = pair.far.accept_channel().wait_for(LIMIT).unwrap().unwrap();
+    let unread = far.stats().unwrap().bytes_unread as usize;
+    let mut part = vec![0; written];
+    assert_eq!(far.read(&mut part).wait_for(LIMIT).unwrap(), Ok(unread));
+    near.writable().wait_for(LIMIT).expect("room again").unwrap();
+}
+
 #[test]
 fn resets_reach_the_reader_and_limits_delay_new_channels() {
     let pair = pair(with_channels(0), with_channels(2));

@@ -94,24 +94,18 @@ impl Channel {
     /// The connection has ended.
     pub(crate) fn receive(&self, limit: Duration) -> Result<Option<Bytes>> {
         match self {
-            Self::Session(connection) => {
-                // Without the set-up of a wait: most messages of a test have arrived already.
-                if let Some(message) = connection.try_recv() {
-                    return Ok(Some(message));
-                }
-                if limit.is_zero() {
-                    return match connection.close_reason() {
-                        Some(reason) => Err(anyhow!("connection closed: {reason}")),
-                        None => Ok(None),
-                    };
-                }
-                match connection.recv().wait_for(limit) {
-                    Err(_) => Ok(None),
-                    Ok(Ok(Some(message))) => Ok(Some(message)),
-                    Ok(Ok(None)) => Err(anyhow!("the peer has finished")),
-                    Ok(Err(error)) => Err(error.into()),
+            Self::Session(connection) if limit.is_zero() => {
+                match (connection.try_recv(), connection.close_reason()) {
+                    (None, Some(reason)) => Err(anyhow!("connection closed: {reason}")),
+                    (message, _) => Ok(message),
                 }
             }
+            Self::Session(connection) => match connection.recv().wait_for(limit) {
+                Err(_) => Ok(None),
+                Ok(Ok(Some(message))) => Ok(Some(message)),
+                Ok(Ok(None)) => Err(anyhow!("the peer has finished")),
+                Ok(Err(error)) => Err(error.into()),
+            },
             Self::Datagrams { socket, busy_poll, .. } => {
                 let flags = match limit.is_zero() {
                     true => RecvFlags::DONTWAIT,

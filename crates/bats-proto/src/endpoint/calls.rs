@@ -274,6 +274,14 @@ impl Endpoint {
         self.with_channels(handle, |connection| connection.channels()?.set_receive_share(id, share))
     }
 
+    /// Whether frames of channels wait to be sent, such as the credit for bytes that were read.
+    pub fn has_channel_control(&mut self, handle: ConnectionHandle) -> bool {
+        let connection = self.connections.get_mut(handle);
+        connection
+            .and_then(|connection| connection.channels().ok())
+            .is_some_and(|c| c.has_control())
+    }
+
     /// Counters and credit of a channel.
     ///
     /// # Errors

@@ -212,6 +212,16 @@ impl Custody {
         *messages >= CREDIT_MESSAGES || *total >= CREDIT_BYTES
     }
 
+    /// Whether the application has taken something since the last turn.
+    pub(crate) fn has_taken(&self) -> bool {
+        self.taken != (0, 0)
+    }
+
+    /// Whether the next turn comes within [`GRACE`] by itself.
+    pub(crate) fn has_turn_soon(&self, now: Timestamp) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= now + GRACE)
+    }
+
     /// Whether a turn of the I/O thread has something to do: it serves the socket, or a timer is due.
     pub(super) fn io_has_work(&self, now: Timestamp) -> bool {
         !self.is_served(now) || self.deadline.is_some_and(|deadline| deadline <= now)
@@ -462,6 +472,19 @@ mod tests {
         custody.on_received();
         assert!(custody.may_send(at(21)), "an answer");
         assert!(!custody.may_send(at(22)));
+    }
+
+    #[test]
+    fn a_deadline_within_the_grace_period_is_a_turn_that_comes_soon() {
+        let mut custody = Custody::default();
+        assert!(!custody.has_turn_soon(at(0)) && !custody.has_taken());
+        custody.on_taken(1);
+        assert!(custody.has_taken());
+        let grace = GRACE.as_micros() as u64;
+        for (deadline, is_soon) in [(0, true), (grace, true), (grace + 1, false)] {
+            custody.set_deadline(Some(at(deadline)), at(0));
+            assert_eq!(custody.has_turn_soon(at(0)), is_soon, "{deadline}");
+        }
     }
 
     #[test]

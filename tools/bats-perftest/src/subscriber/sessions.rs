@@ -175,12 +175,7 @@ fn reply(connection: &Connection, meter: &Meter, answer: &Bytes) {
 fn receive(connection: &Connection, meter: &Meter, publisher: &Publisher, group: Option<Group>) {
     let mut messages = Vec::new();
     loop {
-        // Most of the time the next message is there already.
-        let received = match connection.try_recv() {
-            Some(message) => Ok(Ok(Some(message))),
-            None => connection.recv().wait_for(RECEIVE_LIMIT),
-        };
-        match received {
+        match connection.recv().wait_for(RECEIVE_LIMIT) {
             Err(_) => {
                 if meter.leaves_early.load(Ordering::Acquire) {
                     let own = meter.announcement.subscriber;

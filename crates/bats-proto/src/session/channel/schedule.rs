@@ -16,7 +16,8 @@ impl Channels {
         self.has_control() || (self.turns.has_channels() && self.send_window.room() > 0)
     }
 
-    fn has_control(&self) -> bool {
+    /// Whether frames of channels wait to be sent: credit, resets or stops.
+    pub fn has_control(&self) -> bool {
         !self.control.is_empty()
             || self.receive_window.is_grant_due()
             || self.peer_channels.is_grant_due()
