@@ -10,6 +10,9 @@ use super::rate_limit::{FlowLimits, LimitGroup};
 /// Entries of dropped packets that may stay in any case.
 const MAX_DROPPED: usize = 64;
 
+/// Entries whose memory an empty queue keeps: each packet of a source at this node leaves at once.
+const KEPT: usize = 64;
+
 /// The batches of the packets of a group.
 type Queue = (Option<LimitGroup>, VecDeque<(Space, u64)>);
 
@@ -18,7 +21,7 @@ type Queue = (Option<LimitGroup>, VecDeque<(Space, u64)>);
 #[derive(Debug, Default)]
 pub(super) struct Forwards {
     /// The queue that is served next is the first. There is rarely more than one: a flow seldom arrives
-    /// over several neighbours.
+    /// over several neighbours. The only one may be empty, and keeps its memory.
     queues: VecDeque<Queue>,
     /// Entries of packets that were dropped. They are skipped later, and removed when there are more of them
     /// than others.
@@ -29,7 +32,10 @@ impl Forwards {
     pub(super) fn push(&mut self, group: Option<LimitGroup>, space: Space, batch: u64) {
         match self.queues.iter_mut().find(|(other, _)| *other == group) {
             Some((_, queue)) => queue.push_back((space, batch)),
-            None => self.queues.push_back((group, VecDeque::from([(space, batch)]))),
+            None => {
+                self.queues.retain(|(_, queue)| !queue.is_empty());
+                self.queues.push_back((group, VecDeque::from([(space, batch)])));
+            }
         }
     }
 
@@ -39,13 +45,12 @@ impl Forwards {
         now: Timestamp,
         limits: FlowLimits<'_>,
     ) -> Option<(Option<LimitGroup>, Space, u64)> {
-        let index = self
-            .queues
-            .iter()
-            .position(|(group, queue)| !queue.is_empty() && limits.is_open(now, *group))?;
+        let is_sendable = |(group, queue): &Queue| !queue.is_empty() && limits.is_open(now, *group);
+        let index = self.queues.iter().position(is_sendable)?;
+        let is_only = self.queues.len() == 1;
         let (group, mut queue) = self.queues.remove(index)?;
         let (space, batch) = queue.pop_front()?;
-        if !queue.is_empty() {
+        if !queue.is_empty() || is_only && queue.capacity() <= KEPT {
             self.queues.push_back((group, queue));
         }
         Some((group, space, batch))
@@ -97,7 +102,8 @@ impl Forwards {
 
     /// Whether a packet may be forwarded now, as far as the limits are concerned.
     pub(super) fn is_sendable(&self, now: Timestamp, limits: FlowLimits<'_>) -> bool {
-        self.queues.iter().any(|(group, _)| limits.is_open(now, *group))
+        let waiting = self.queues.iter().filter(|(_, queue)| !queue.is_empty());
+        waiting.map(|(group, _)| *group).any(|group| limits.is_open(now, group))
     }
 
     /// The groups whose limits hold packets back.
@@ -106,7 +112,8 @@ impl Forwards {
         now: Timestamp,
         limits: FlowLimits<'a>,
     ) -> impl Iterator<Item = LimitGroup> + 'a {
-        let groups = self.queues.iter().filter_map(|(group, _)| *group);
+        let waiting = self.queues.iter().filter(|(_, queue)| !queue.is_empty());
+        let groups = waiting.filter_map(|(group, _)| *group);
         groups.filter(move |group| !limits.is_open(now, Some(*group)))
     }
 }

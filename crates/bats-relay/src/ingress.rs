@@ -390,10 +390,14 @@ impl Relay {
     /// Whether a session of this node may send a coded packet of this flow over a link: the packet
     /// would leave at once.
     pub fn has_room(&mut self, now: Timestamp, key: FlowKey, link: LinkId) -> bool {
+        let is_new = !self.flows.contains_key(&key);
         if !self.open_flow(now, key, None) {
             return false;
         }
-        self.arm(key);
+        // The timers of a flow that exists are armed, and early ones are harmless.
+        if is_new {
+            self.arm(key);
+        }
         let Some(flow) = self.flows.get(&key).filter(|flow| flow.unrecoded.is_empty()) else {
             return false;
         };

@@ -203,6 +203,10 @@ impl Routes {
         backlog: u64,
     ) -> bool {
         let Some(own) = links.get(&link).map(|state| state.view) else { return false };
+        // Asked for each packet, and most nodes have one link.
+        if self.links.get(&destination).is_some_and(|leading| *leading == [link]) {
+            return true;
+        }
         let mut rate = 0.0;
         let mut fastest = own.smoothed_rtt;
         for other in self.usable(links, destination).filter(|other| *other != link) {
