@@ -20,7 +20,10 @@ type First = (SocketAddr, [u8; ORIGINAL_CID_LEN]);
 /// All connections of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
-    by_handle: BTreeMap<ConnectionHandle, Box<Connection>>,
+    /// Connections with neighbours: each sends and receives datagrams.
+    links: BTreeMap<ConnectionHandle, Box<Connection>>,
+    /// End-to-end sessions over relays, whose coded packets links send.
+    sessions: Sessions,
     next_handle: u64,
     by_cid: FxHashMap<[u8; 4], ConnectionHandle>,
     /// Which connection IDs are those of this endpoint.
@@ -32,6 +35,22 @@ pub(super) struct Connections {
     firsts: BTreeMap<ConnectionHandle, First>,
     schedule: Schedule,
     stuck_timers: StuckTimers<ConnectionHandle>,
+}
+
+/// The end-to-end sessions of an endpoint over relays.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    by_handle: BTreeMap<ConnectionHandle, Box<Connection>>,
+}
+
+impl Sessions {
+    pub(super) fn get(&self, handle: ConnectionHandle) -> Option<&Connection> {
+        self.by_handle.get(&handle).map(|session| &**session)
+    }
+
+    pub(super) fn get_mut(&mut self, handle: ConnectionHandle) -> Option<&mut Connection> {
+        self.by_handle.get_mut(&handle).map(|session| &mut **session)
+    }
 }
 
 impl Connections {
@@ -50,7 +69,11 @@ impl Connections {
         let handle = ConnectionHandle(self.next_handle);
         self.next_handle += 1;
         self.by_cid.insert(setup.local_cid, handle);
-        self.by_handle.insert(handle, Box::new(Connection::new(now, setup)));
+        let table = match setup.end_to_end {
+            Some(_) => &mut self.sessions.by_handle,
+            None => &mut self.links,
+        };
+        table.insert(handle, Box::new(Connection::new(now, setup)));
         self.mark_dirty(handle);
         handle
     }
@@ -63,7 +86,8 @@ impl Connections {
 
     /// Removes a connection that has ended. Its timer stays until it is set to `None`.
     pub(super) fn remove(&mut self, handle: ConnectionHandle) -> Option<Box<Connection>> {
-        let connection = self.by_handle.remove(&handle)?;
+        let removed = self.links.remove(&handle);
+        let connection = removed.or_else(|| self.sessions.by_handle.remove(&handle))?;
         self.stuck_timers.forget(handle);
         self.by_cid.remove(&connection.local_cid());
         if let Some(first) = self.firsts.remove(&handle) {
@@ -72,33 +96,47 @@ impl Connections {
         Some(connection)
     }
 
-    /// Takes a connection out, so that it can be polled with all others at hand. It must be put back
-    /// at once.
-    pub(super) fn take(&mut self, handle: ConnectionHandle) -> Option<Box<Connection>> {
-        self.by_handle.remove(&handle)
+    /// A link, and the sessions whose packets it may send.
+    pub(super) fn split(
+        &mut self,
+        link: ConnectionHandle,
+    ) -> Option<(&mut Connection, &mut Sessions)> {
+        Some((self.links.get_mut(&link)?, &mut self.sessions))
     }
 
-    /// Puts a connection back.
-    pub(super) fn put_back(&mut self, handle: ConnectionHandle, connection: Box<Connection>) {
-        self.by_handle.insert(handle, connection);
-    }
+    // Links come first: a plain connection costs one look-up.
 
     pub(super) fn get(&self, handle: ConnectionHandle) -> Option<&Connection> {
-        self.by_handle.get(&handle).map(|connection| &**connection)
+        match self.links.get(&handle) {
+            Some(link) => Some(link),
+            None => self.sessions.get(handle),
+        }
     }
 
     pub(super) fn get_mut(&mut self, handle: ConnectionHandle) -> Option<&mut Connection> {
-        self.by_handle.get_mut(&handle).map(|connection| &mut **connection)
+        match self.links.get_mut(&handle) {
+            Some(link) => Some(link),
+            None => self.sessions.get_mut(handle),
+        }
     }
 
     /// All connections, in the order in which they began.
     pub(super) fn iter(&self) -> impl Iterator<Item = (ConnectionHandle, &Connection)> {
-        self.by_handle.iter().map(|(handle, connection)| (*handle, &**connection))
+        let mut links = self.links.iter().peekable();
+        let mut sessions = self.sessions.by_handle.iter().peekable();
+        let next = move || {
+            let is_session_next = match (links.peek(), sessions.peek()) {
+                (Some((link, _)), Some((session, _))) => session < link,
+                (link, _) => link.is_none(),
+            };
+            if is_session_next { sessions.next() } else { links.next() }
+        };
+        core::iter::from_fn(next).map(|(handle, connection)| (*handle, &**connection))
     }
 
     /// Their number.
     pub(super) fn len(&self) -> usize {
-        self.by_handle.len()
+        self.links.len() + self.sessions.by_handle.len()
     }
 
     /// The connection with this connection ID.
@@ -139,7 +177,7 @@ impl Connections {
     /// Handles the timers that are due.
     pub(super) fn handle_timeout(&mut self, now: Timestamp) {
         while let Some(handle) = self.schedule.pop_due(now) {
-            if let Some(connection) = self.by_handle.get_mut(&handle) {
+            if let Some(connection) = self.get_mut(handle) {
                 connection.handle_timeout(now);
                 self.stuck_timers.on_handled(handle, now);
                 self.mark_dirty(handle);
@@ -150,11 +188,14 @@ impl Connections {
     /// Ends a connection with a timer that stays due although it is handled: a defect, which must
     /// not block the others. Returns whether it has one.
     pub(super) fn end_if_stuck(&mut self, now: Timestamp, handle: ConnectionHandle) -> bool {
-        let Some(connection) = self.by_handle.get_mut(&handle) else { return false };
-        if !self.stuck_timers.is_stuck(handle, connection.next_timeout(now)) {
+        let Some(connection) = self.get(handle) else { return false };
+        let timeout = connection.next_timeout(now);
+        if !self.stuck_timers.is_stuck(handle, timeout) {
             return false;
         }
-        connection.on_stuck_timer(now);
+        if let Some(connection) = self.get_mut(handle) {
+            connection.on_stuck_timer(now);
+        }
         self.mark_dirty(handle);
         true
     }

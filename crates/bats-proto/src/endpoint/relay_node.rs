@@ -304,12 +304,11 @@ impl RelayNode {
         if !admitted {
             return connections.get_mut(handle)?.poll_transmit(now, buffer, None);
         }
-        let mut link = connections.take(handle)?;
+        let (link, sessions) = connections.split(handle)?;
         let recoded = self.is_recoding() && link.peer_reports_batches();
         let link_id = LinkId(handle.0);
-        let mut packets = LinkPackets { link: link_id, relay_node: self, connections, recoded };
+        let mut packets = LinkPackets { link: link_id, relay_node: self, sessions, recoded };
         let transmit = link.poll_transmit(now, buffer, Some(&mut packets));
-        connections.put_back(handle, link);
         self.wake_links_except(connections, handle);
         transmit
     }

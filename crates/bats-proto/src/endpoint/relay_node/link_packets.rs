@@ -5,7 +5,7 @@ use core::ops::Bound;
 use bats_types::Timestamp;
 
 use super::state::RelayNode;
-use crate::endpoint::connections::Connections;
+use crate::endpoint::connections::Sessions;
 use crate::link::PacketSource;
 use crate::relay::{LinkId, LinkView};
 use crate::session::FirstLink;
@@ -17,7 +17,7 @@ use crate::wire::short_header::PacketKind;
 pub(super) struct LinkPackets<'a> {
     pub(super) link: LinkId,
     pub(super) relay_node: &'a mut RelayNode,
-    pub(super) connections: &'a mut Connections,
+    pub(super) sessions: &'a mut Sessions,
     pub(super) recoded: bool,
 }
 
@@ -31,7 +31,7 @@ impl LinkPackets<'_> {
     /// room now.
     fn is_worthwhile(&self, key: FlowKey) -> bool {
         let handle = self.relay_node.sessions.get(&key);
-        let Some(session) = handle.and_then(|handle| self.connections.get(*handle)) else {
+        let Some(session) = handle.and_then(|handle| self.sessions.get(*handle)) else {
             return false;
         };
         session.session().has_assigned(self.link.0)
@@ -109,7 +109,7 @@ impl LinkPackets<'_> {
     ) -> Option<PacketKind> {
         let path_set = self.relay_node.relay.path_set(key.destination);
         let handle = *self.relay_node.sessions.get(&key)?;
-        let session = self.connections.get_mut(handle)?;
+        let session = self.sessions.get_mut(handle)?;
         let first = FirstLink { link: self.link.0, view: *view, recoded: self.recoded, path_set };
         let kind = session.poll_end_to_end(now, &first, out);
         // What remains may be reserved for another link.
@@ -205,7 +205,7 @@ mod tests {
             most in 0_usize..40,
         ) {
             let mut node = node(&ready, last);
-            let mut connections = Connections::default();
+            let mut sessions = Sessions::default();
             let sorted: Vec<FlowKey> = node.ready.iter().copied().collect();
             let from = sorted.partition_point(|key| last.is_some_and(|last| *key <= last));
             let (before, after) = sorted.split_at(from);
@@ -217,7 +217,7 @@ mod tests {
             let mut packets = LinkPackets {
                 link: LINK,
                 relay_node: &mut node,
-                connections: &mut connections,
+                sessions: &mut sessions,
                 recoded: false,
             };
             let mut visited = Vec::new();
