@@ -3,6 +3,9 @@
 use core::net::{IpAddr, SocketAddr};
 use core::num::NonZeroU32;
 
+use crate::remote::Remote;
+use crate::wire::flow::FlowKey;
+
 /// A datagram received from the network.
 #[derive(Debug)]
 pub struct Received<'a> {
@@ -43,4 +46,56 @@ pub struct Transmit {
     pub segment_size: usize,
     /// Bytes of all datagrams.
     pub len: usize,
+}
+
+/// A packet for an endpoint: a datagram from the network, or an end-to-end packet that the relay delivers.
+#[derive(Debug)]
+pub(crate) struct Incoming<'a> {
+    /// Where its sender is.
+    pub(crate) remote: Remote,
+    /// See [`Received::local_ip`].
+    pub(crate) local_ip: Option<IpAddr>,
+    /// See [`Received::ecn`].
+    pub(crate) ecn: u8,
+    /// See [`Received::payload`].
+    pub(crate) payload: &'a mut [u8],
+}
+
+impl<'a> From<Received<'a>> for Incoming<'a> {
+    fn from(datagram: Received<'a>) -> Self {
+        let Received { remote, local_ip, ecn, payload } = datagram;
+        Self { remote: Remote::Network(remote), local_ip, ecn, payload }
+    }
+}
+
+impl<'a> Incoming<'a> {
+    /// An end-to-end packet of the session that sends this flow.
+    pub(crate) fn over_relays(key: FlowKey, payload: &'a mut [u8]) -> Self {
+        Self { remote: Remote::Relays(key), local_ip: None, ecn: 0, payload }
+    }
+}
+
+/// Packets that a connection sends, as in [`Transmit`]: over the network, or over relays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Outgoing {
+    /// Where their receiver is.
+    pub(crate) remote: Remote,
+    /// See [`Transmit::local_ip`].
+    pub(crate) local_ip: Option<IpAddr>,
+    /// See [`Transmit::interface`].
+    pub(crate) interface: Option<NonZeroU32>,
+    /// See [`Transmit::ecn`].
+    pub(crate) ecn: u8,
+    /// See [`Transmit::segment_size`].
+    pub(crate) segment_size: usize,
+    /// See [`Transmit::len`].
+    pub(crate) len: usize,
+}
+
+impl Outgoing {
+    /// As datagrams to an address.
+    pub(crate) fn to(self, remote: SocketAddr) -> Transmit {
+        let Self { local_ip, interface, ecn, segment_size, len, .. } = self;
+        Transmit { remote, local_ip, interface, ecn, segment_size, len }
+    }
 }

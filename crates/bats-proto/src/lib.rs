@@ -25,6 +25,7 @@ pub mod handshake;
 pub mod link;
 #[cfg(any(kani, test))]
 mod proofs;
+mod remote;
 pub mod session;
 pub mod stats;
 pub mod stream;

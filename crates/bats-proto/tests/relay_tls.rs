@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bats_proto::crypto::{fingerprint, generate_identity};
+use bats_proto::fuzzing::{connect_in_flow, flow_of};
 use bats_proto::relay::RelayConfig;
 use bats_proto::wire::flow::NodeId;
 use bats_proto::{
@@ -300,8 +301,14 @@ fn a_session_is_not_replaced_by_one_with_the_same_flow() {
     let source = &mut net.endpoints[SOURCE];
     let session = source.connect_across(now, node(SINK), "node.example", config.clone()).unwrap();
     net.run(Duration::from_millis(500));
-    let (other, at) = (net.link(SINK, &Event::Accepted), net.endpoints[SOURCE].remote(session));
-    let again = net.endpoints[SOURCE].connect(now, at.unwrap(), "node.example", config.clone());
+    let other = net.link(SINK, &Event::Accepted);
+    assert_eq!(
+        (net.endpoints[SOURCE].remote(session), net.endpoints[SINK].remote(other)),
+        (None, None)
+    );
+    let flow = flow_of(&net.endpoints[SOURCE], session).unwrap();
+    let source = &mut net.endpoints[SOURCE];
+    let again = connect_in_flow(source, now, flow, "node.example", config.clone());
     assert!(again.unwrap_err().to_string().contains("already"));
 
     // Another endpoint takes the source's address and node ID.
@@ -317,7 +324,7 @@ fn a_session_is_not_replaced_by_one_with_the_same_flow() {
     assert!(net.endpoints[RELAY].admit(link));
     net.events.clear();
     let now = net.now;
-    net.endpoints[SOURCE].connect(now, at.unwrap(), "node.example", config).unwrap();
+    connect_in_flow(&mut net.endpoints[SOURCE], now, flow, "node.example", config).unwrap();
     let refused = net.endpoints[SINK].endpoint_stats().connections_refused;
     net.run(Duration::from_secs(1));
     let news = net.events.iter().filter(|(index, _, _)| *index == SINK).count();

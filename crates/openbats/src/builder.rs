@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::driver::{
     self, IoThreads, LazyPoller, MAX_DSCP, Socket, SocketOptions, Sockets, canonical,
 };
-use crate::endpoint::{Endpoint, NO_HANDSHAKE_FOR_COMPRESSION, ONE_THREAD, requested};
+use crate::endpoint::{Endpoint, NO_HANDSHAKE_FOR_COMPRESSION, ONE_THREAD, or_unspecified};
 use crate::error::StartError;
 use crate::node::{NodeSetup, NodeState};
 use crate::options::{Extras, ServerOptions};
@@ -306,7 +306,7 @@ impl Builder {
             packets.enable_relay(node.relay.clone()).map_err(unusable)?;
         }
         let (mut socket, listener) = bind(self.of_first.or(self.address), &self.socket, over_tcp)?;
-        let failed = |source| StartError::Bind { address: requested(self.address), source };
+        let failed = |source| StartError::Bind { address: or_unspecified(self.address), source };
         if is_mode_udp {
             socket.dedicate_to_mode_udp().map_err(failed)?;
         }
@@ -395,7 +395,7 @@ impl Builder {
             #[cfg(feature = "quic")]
             Quic::new(clock.clone(), seed, None, false, None).map_err(unusable)?,
         );
-        let local = requested(addresses.first().copied());
+        let local = or_unspecified(addresses.first().copied());
         let shared = Shared::new(
             transports,
             (None, None),
@@ -430,7 +430,7 @@ fn bind(
             Some(address) => Socket::bind(address, options),
             None => Socket::bind_any(options),
         };
-        let failed = |source| StartError::Bind { address: requested(address), source };
+        let failed = |source| StartError::Bind { address: or_unspecified(address), source };
         let socket = socket.map_err(failed)?;
         let Some((server, config)) = &over_tcp else { return Ok((socket, None)) };
         let local = socket.local_addr().map_err(failed)?;
@@ -439,7 +439,7 @@ fn bind(
             // The port is in use for TCP; another one may be free.
             Err(error)
                 if error.kind() == io::ErrorKind::AddrInUse
-                    && requested(address).port() == 0
+                    && or_unspecified(address).port() == 0
                     && tries > 1 =>
             {
                 tries -= 1;

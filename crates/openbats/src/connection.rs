@@ -550,7 +550,8 @@ impl Connection {
         self.inner.codec.get().is_some()
     }
 
-    /// Returns the peer's address.
+    /// Returns the peer's address: the unspecified `0.0.0.0:0` for a session over relays, whose peer is a node
+    /// without one.
     #[must_use]
     pub fn remote_addr(&self) -> SocketAddr {
         self.inner.remote

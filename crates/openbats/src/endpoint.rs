@@ -31,7 +31,8 @@ const EARLY_UNCOMPRESSED: &str =
 pub(crate) const NO_HANDSHAKE_FOR_COMPRESSION: &str =
     "mode 11 (UDP) has no handshake to negotiate compression";
 
-pub(crate) fn requested(address: Option<SocketAddr>) -> SocketAddr {
+/// The address, or the one that stands for none in the API.
+pub(crate) fn or_unspecified(address: Option<SocketAddr>) -> SocketAddr {
     address.unwrap_or_else(|| ([0, 0, 0, 0], 0).into())
 }
 
@@ -213,10 +214,10 @@ impl Endpoint {
             let handle = packets
                 .connect_across(clock.now(), node, server_name, config)
                 .map_err(cannot_connect)?;
-            let remote = packets.remote(handle).unwrap_or_else(|| requested(None));
             let handle = Handle::Packets(handle);
             core.slots.insert(handle, Slot { is_held: true, compression_offer, ..Slot::default() });
-            Ok(Connection::new(self.shared().clone(), core, handle, remote))
+            // Relays lead to the peer, and it has no address.
+            Ok(Connection::new(self.shared().clone(), core, handle, or_unspecified(None)))
         })
     }
 
@@ -299,6 +300,7 @@ impl Endpoint {
                     // A connection that has ended may still hold received messages.
                     if let Some((handle, remote)) = core.accepted.pop_front() {
                         let about = describe(core, handle);
+                        let remote = or_unspecified(remote);
                         let connection = Connection::new(part.clone(), core, handle, remote);
                         return Poll::Ready(Ok((connection, about)));
                     }

@@ -34,8 +34,8 @@ const INVALID_MESSAGE: u64 = 1;
 pub(crate) struct Core {
     pub(crate) endpoint: Transports,
     pub(crate) slots: BTreeMap<Handle, Slot>,
-    /// Established by peers, not yet accepted by the application.
-    pub(crate) accepted: VecDeque<(Handle, SocketAddr)>,
+    /// Established by peers, not yet accepted by the application. Sessions over relays have no address.
+    pub(crate) accepted: VecDeque<(Handle, Option<SocketAddr>)>,
     /// The server's compression offer.
     compression_offer: Option<CompressionOffer>,
     /// Bytes that the connection of an untrusted peer may hold.
@@ -130,7 +130,7 @@ impl Core {
                     ..Slot::default()
                 };
                 self.slots.insert(handle, slot);
-                let Some(remote) = self.endpoint.remote(handle) else { return };
+                let remote = self.endpoint.remote(handle);
                 if self.untrusted_peer_budget.is_some() {
                     self.untrusted_peers.insert(handle);
                 }

@@ -5,7 +5,7 @@ use core::time::Duration;
 use bats_types::Timestamp;
 
 use super::Connection;
-use crate::datagram::{Received, Transmit};
+use crate::datagram::{Incoming, Outgoing};
 use crate::link::PacketSource;
 use crate::session::FirstLink;
 use crate::wire::short_header::{self, PacketKind};
@@ -14,8 +14,8 @@ use crate::wire::short_header::{self, PacketKind};
 const ECN_CE: u8 = 0b11;
 
 impl Connection {
-    /// Takes a datagram for this connection.
-    pub(crate) fn handle_datagram(&mut self, now: Timestamp, datagram: Received<'_>) {
+    /// Takes a packet for this connection.
+    pub(crate) fn handle_datagram(&mut self, now: Timestamp, datagram: Incoming<'_>) {
         let has_long_header = datagram.payload.first().is_some_and(|byte| byte & 0x80 != 0);
         if self.link.is_dead() || (has_long_header && self.link.handshake().is_confirmed()) {
             return;
@@ -42,7 +42,7 @@ impl Connection {
         now: Timestamp,
         buffer: &mut Vec<u8>,
         source: Option<&mut dyn PacketSource>,
-    ) -> Option<Transmit> {
+    ) -> Option<Outgoing> {
         self.link.poll_transmit(now, buffer, &mut self.session, source)
     }
 

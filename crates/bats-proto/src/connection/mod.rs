@@ -4,7 +4,7 @@
 mod io;
 mod setup;
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 use core::time::Duration;
 
 use bats_types::Timestamp;
@@ -14,6 +14,7 @@ use crate::config::{Mode, PeerLimits, TransportConfig};
 use crate::error::{CloseReason, SendError};
 use crate::event::Event;
 use crate::link::{Link, SessionFailure};
+use crate::remote::Remote;
 use crate::session::Session;
 use crate::session::channel::{ChannelError, ChannelId, Channels};
 use crate::stats::ConnectionStats;
@@ -167,8 +168,14 @@ impl Connection {
         self.link.was_validated()
     }
 
-    pub(crate) fn remote(&self) -> SocketAddr {
+    pub(crate) fn remote(&self) -> Remote {
         self.link.remote()
+    }
+
+    /// Whether packets from there may be for this connection. Those of an end-to-end session are in its flow; the
+    /// neighbour of a link may change its address.
+    pub(crate) fn takes_from(&self, remote: Remote) -> bool {
+        self.flow_key() == remote.flow_key()
     }
 
     pub(crate) fn local_ip(&self) -> Option<IpAddr> {

@@ -1,6 +1,5 @@
 //! Connection setup: before and after the peer's transport parameters are known, and early data (0-RTT).
 
-use core::net::SocketAddr;
 use std::sync::Arc;
 
 use bats_types::Timestamp;
@@ -12,29 +11,33 @@ use crate::error::CloseReason;
 use crate::event::Event;
 use crate::handshake::Handshake;
 use crate::link::{Link, LinkSetup, Medium, Role};
+use crate::remote::Remote;
 use crate::session::Session;
-use crate::wire::flow::FlowKey;
 use crate::wire::parameters::TransportParameters;
 
 /// Everything needed to create a connection.
 pub(crate) struct Setup {
     pub(crate) role: Role,
     pub(crate) config: Arc<TransportConfig>,
-    pub(crate) remote: SocketAddr,
+    pub(crate) remote: Remote,
     pub(crate) local: Local,
     pub(crate) local_cid: [u8; 4],
     pub(crate) handshake: Handshake,
     pub(crate) seed: [u8; 32],
     /// Seed of the coefficients of this end's repairs, as in its transport parameters.
     pub(crate) code_seed: u64,
-    /// For an end-to-end session: the flow that it sends, and whether this node's relay recodes.
-    pub(crate) end_to_end: Option<(FlowKey, bool)>,
+    /// Whether this node's relay recodes, which concerns end-to-end sessions.
+    pub(crate) is_recoding: bool,
 }
 
 impl Connection {
     pub(crate) fn new(now: Timestamp, setup: Setup) -> Self {
-        let medium = if setup.end_to_end.is_some() { Medium::Relays } else { Medium::Network };
-        let session = Session::new(setup.config.clone(), setup.code_seed, setup.end_to_end);
+        let medium = match setup.remote {
+            Remote::Network(_) => Medium::Network,
+            Remote::Relays(_) => Medium::Relays,
+        };
+        let end_to_end = setup.remote.flow_key().map(|key| (key, setup.is_recoding));
+        let session = Session::new(setup.config.clone(), setup.code_seed, end_to_end);
         let link = LinkSetup {
             role: setup.role,
             medium,

@@ -9,7 +9,6 @@
     )
 )]
 
-use core::net::SocketAddr;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -36,6 +35,7 @@ use super::trust::{
 use super::{DirectionalKeys, Keys, PacketKey, fingerprint};
 use crate::config::{self, Mode, Security};
 use crate::error::ConnectError;
+use crate::remote::Remote;
 use crate::wire::long_header::{CID_LEN, ORIGINAL_CID_LEN};
 
 /// ALPN protocol of the handshake.
@@ -153,7 +153,7 @@ impl ClientTls {
     pub(crate) fn new(
         now: Timestamp,
         config: &config::ClientConfig,
-        server: SocketAddr,
+        server: Remote,
         server_name: &str,
         security: Security,
     ) -> Result<Self, ConnectError> {

@@ -18,6 +18,7 @@ use super::{
 use crate::config::{
     ClientConfig, Identity, Mode, PeerTrust, Resumption, Security, ServerConfig, TransportConfig,
 };
+use crate::remote::Remote;
 
 pub(super) const NOW: Timestamp = Timestamp::from_millis(5);
 /// Bytes after the ticket: its age, and the binders with their lengths (SHA-384).
@@ -62,7 +63,7 @@ impl Peers {
     }
 
     pub(super) fn begin(&self) -> (Session, Session) {
-        let remote = "10.0.0.1:1".parse().unwrap();
+        let remote = Remote::Network("10.0.0.1:1".parse().unwrap());
         let tls = ClientTls::new(NOW, &self.config, remote, "server", Security::Tls).unwrap();
         (tls.start(vec![1, 2]).unwrap(), self.server.start(vec![3, 4, 5], true).unwrap())
     }

@@ -1,6 +1,5 @@
 //! Store of TLS sessions that a client can resume.
 
-use core::net::SocketAddr;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,6 +11,7 @@ use super::clock::ExternalClock;
 use super::trust::{Template, TrustIdentity};
 use crate::config::{Identity, PeerTrust};
 use crate::error::ConnectError;
+use crate::remote::Remote;
 
 /// Limit of sessions per server: a server issues two per connection, and each is used once.
 const MAX_PER_SERVER: usize = 4;
@@ -51,7 +51,8 @@ struct StoredSession {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Key {
     trust_identity: TrustIdentity,
-    server: SocketAddr,
+    /// The flow of a session over relays is a new one each time, so that such a session is not resumed.
+    server: Remote,
     name: ServerName<'static>,
     alpn: Vec<u8>,
 }
@@ -172,7 +173,7 @@ impl ConnectionSessionStore {
     pub(super) fn new(
         store: SessionStore,
         (trust_identity, template): (TrustIdentity, Template),
-        server: SocketAddr,
+        server: Remote,
         name: ServerName<'static>,
         alpn: &[u8],
         clock: Arc<ExternalClock>,

@@ -1,12 +1,13 @@
 //! Admission control: half-open handshakes by network prefix, memory by connection.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 use std::collections::{BTreeMap, VecDeque};
 
 use rustc_hash::FxHashSet;
 
 use super::handle::ConnectionHandle;
-use super::relay_node::addresses::is_relayed_address;
+use crate::remote::Remote;
+use crate::wire::flow::NodeId;
 use crate::wire::long_header::{CID_LEN, ORIGINAL_CID_LEN};
 
 /// Limit of half-open handshakes. Each takes about 20 KiB, plus 70 KiB if its client sends data and
@@ -24,59 +25,66 @@ const MAX_FIRST_FLIGHTS: usize = 16_384;
 /// A connection gets at most this fraction (1/n) of the memory that is not reserved.
 const MEMORY_PARTS: u64 = 8;
 
-/// Network prefix of an address, IPv4 as mapped IPv6.
+/// The network that a client is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct NetworkPrefix(u128);
+enum ClientNetwork {
+    /// That of an address: its prefix, IPv4 as mapped IPv6.
+    Prefix(u128),
+    /// Over relays: its node. A node chooses its flows.
+    Node(NodeId),
+}
 
-impl NetworkPrefix {
-    fn of(address: SocketAddr) -> Self {
+impl ClientNetwork {
+    fn of(remote: Remote) -> Self {
+        let address = match remote {
+            Remote::Network(address) => address,
+            Remote::Relays(key) => return Self::Node(key.destination),
+        };
         let (bytes, bits) = match address.ip().to_canonical() {
             IpAddr::V4(ip) => (ip.to_ipv6_mapped(), 96 + 24),
-            // The other bits encode the flow.
-            IpAddr::V6(ip) if is_relayed_address(address) => (ip, 96),
             IpAddr::V6(ip) => (ip, 56),
         };
-        Self(bytes.to_bits() & (u128::MAX << (128 - bits)))
+        Self::Prefix(bytes.to_bits() & (u128::MAX << (128 - bits)))
     }
 }
 
 /// Connections with incomplete handshakes.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
-    prefixes: BTreeMap<ConnectionHandle, NetworkPrefix>,
-    counts: BTreeMap<NetworkPrefix, usize>,
+    networks: BTreeMap<ConnectionHandle, ClientNetwork>,
+    counts: BTreeMap<ClientNetwork, usize>,
 }
 
 impl HalfOpen {
-    fn count(&self, remote: SocketAddr) -> usize {
-        self.counts.get(&NetworkPrefix::of(remote)).copied().unwrap_or(0)
+    fn count(&self, remote: Remote) -> usize {
+        self.counts.get(&ClientNetwork::of(remote)).copied().unwrap_or(0)
     }
 
     /// Whether another half-open handshake from this network must be refused.
-    pub(super) fn is_full(&self, remote: SocketAddr) -> bool {
-        self.prefixes.len() >= MAX_HALF_OPEN || self.count(remote) >= MAX_HALF_OPEN_PER_PREFIX
+    pub(super) fn is_full(&self, remote: Remote) -> bool {
+        self.networks.len() >= MAX_HALF_OPEN || self.count(remote) >= MAX_HALF_OPEN_PER_PREFIX
     }
 
     /// Whether another client from this network must validate its address first.
-    pub(super) fn requires_retry(&self, remote: SocketAddr, retry_threshold: usize) -> bool {
-        self.prefixes.len() >= retry_threshold || self.count(remote) >= RETRY_PER_PREFIX
+    pub(super) fn requires_retry(&self, remote: Remote, retry_threshold: usize) -> bool {
+        self.networks.len() >= retry_threshold || self.count(remote) >= RETRY_PER_PREFIX
     }
 
     /// A handshake has started.
-    pub(super) fn insert(&mut self, handle: ConnectionHandle, remote: SocketAddr) {
-        let prefix = NetworkPrefix::of(remote);
-        if self.prefixes.insert(handle, prefix).is_none() {
-            *self.counts.entry(prefix).or_default() += 1;
+    pub(super) fn insert(&mut self, handle: ConnectionHandle, remote: Remote) {
+        let network = ClientNetwork::of(remote);
+        if self.networks.insert(handle, network).is_none() {
+            *self.counts.entry(network).or_default() += 1;
         }
     }
 
     /// A handshake has completed or failed.
     pub(super) fn remove(&mut self, handle: ConnectionHandle) {
-        let Some(prefix) = self.prefixes.remove(&handle) else { return };
-        if let Some(count) = self.counts.get_mut(&prefix) {
+        let Some(network) = self.networks.remove(&handle) else { return };
+        if let Some(count) = self.counts.get_mut(&network) {
             *count -= 1;
             if *count == 0 {
-                self.counts.remove(&prefix);
+                self.counts.remove(&network);
             }
         }
     }
@@ -223,20 +231,22 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::wire::flow::FlowKey;
 
-    fn fill(half_open: &mut HalfOpen, from: u64, address: impl Fn(u64) -> SocketAddr, count: u64) {
+    fn fill(half_open: &mut HalfOpen, from: u64, address: impl Fn(u64) -> Remote, count: u64) {
         for number in 0..count {
             half_open.insert(ConnectionHandle(from + number), address(number));
         }
     }
 
-    fn v4(network: u64, host: u64) -> SocketAddr {
-        SocketAddr::from(([10, (network >> 8) as u8, network as u8, host as u8], 4_000))
+    fn v4(network: u64, host: u64) -> Remote {
+        let ip = [10, (network >> 8) as u8, network as u8, host as u8];
+        Remote::Network((ip, 4_000).into())
     }
 
-    fn v6(network: u64, host: u64) -> SocketAddr {
+    fn v6(network: u64, host: u64) -> Remote {
         let ip = (0x2001_0db8_u128 << 96) | u128::from(network) << 72 | u128::from(host);
-        SocketAddr::from((core::net::Ipv6Addr::from_bits(ip), 4_000))
+        Remote::Network((core::net::Ipv6Addr::from_bits(ip), 4_000).into())
     }
 
     #[test]
@@ -259,7 +269,7 @@ mod tests {
             half_open.remove(ConnectionHandle(7));
             assert!(!half_open.is_full(address(1, 200)));
             (0..limit).for_each(|handle| half_open.remove(ConnectionHandle(handle)));
-            assert!(half_open.counts.is_empty() && half_open.prefixes.is_empty());
+            assert!(half_open.counts.is_empty() && half_open.networks.is_empty());
         }
     }
 
@@ -274,14 +284,15 @@ mod tests {
 
     #[test]
     fn mapped_addresses_count_as_ipv4_and_relay_nodes_separately() {
-        let mapped = SocketAddr::from((core::net::Ipv4Addr::new(10, 0, 1, 9).to_ipv6_mapped(), 1));
-        assert_eq!(NetworkPrefix::of(mapped), NetworkPrefix::of(v4(1, 200)));
-        assert_ne!(NetworkPrefix::of(v6(1, 1)), NetworkPrefix::of(v6(2, 1)));
+        let ip = core::net::Ipv4Addr::new(10, 0, 1, 9).to_ipv6_mapped();
+        let mapped = Remote::Network((ip, 1).into());
+        assert_eq!(ClientNetwork::of(mapped), ClientNetwork::of(v4(1, 200)));
+        assert_ne!(ClientNetwork::of(v6(1, 1)), ClientNetwork::of(v6(2, 1)));
         let session = |node, flow| {
-            crate::endpoint::relay_node::addresses::address(crate::wire::flow::NodeId(node), flow)
+            Remote::Relays(FlowKey { destination: NodeId(node), source: NodeId(9), flow })
         };
-        assert_ne!(NetworkPrefix::of(session(1, 1)), NetworkPrefix::of(session(2, 1)));
-        assert_eq!(NetworkPrefix::of(session(1, 1)), NetworkPrefix::of(session(1, 2)));
+        assert_ne!(ClientNetwork::of(session(1, 1)), ClientNetwork::of(session(2, 1)));
+        assert_eq!(ClientNetwork::of(session(1, 1)), ClientNetwork::of(session(1, 2)));
     }
 
     #[test]

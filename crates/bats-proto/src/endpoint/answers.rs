@@ -1,9 +1,10 @@
 //! Answers to peers without a connection that wait for the driver.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 use std::collections::VecDeque;
 
-use crate::datagram::Received;
+use crate::datagram::Incoming;
+use crate::remote::Remote;
 
 /// Stateless answers (Retry, version negotiation) that wait for the driver. More are dropped; the
 /// peer will retry.
@@ -12,7 +13,7 @@ const MAX_STATELESS_ANSWERS: usize = 64;
 /// A datagram that answers another one.
 #[derive(Debug)]
 pub(super) struct Answer {
-    pub(super) remote: SocketAddr,
+    pub(super) remote: Remote,
     /// The address that the other one was sent to.
     pub(super) local_ip: Option<IpAddr>,
     pub(super) payload: Vec<u8>,
@@ -27,10 +28,10 @@ pub(super) struct Answers {
 
 impl Answers {
     /// Queues an answer to a datagram, or drops it.
-    pub(super) fn push(&mut self, datagram: &Received<'_>, payload: Vec<u8>) {
+    pub(super) fn push(&mut self, datagram: &Incoming<'_>, payload: Vec<u8>) {
         // Never send more than was received, and bound the memory for unauthenticated peers.
         if payload.len() <= datagram.payload.len() && self.queue.len() < MAX_STATELESS_ANSWERS {
-            let Received { remote, local_ip, .. } = *datagram;
+            let Incoming { remote, local_ip, .. } = *datagram;
             self.queue.push_back(Answer { remote, local_ip, payload });
         } else {
             self.dropped += 1;

@@ -103,9 +103,9 @@ impl Endpoint {
         Some(self.connections.get(handle)?.receive_buffer_bytes())
     }
 
-    /// Address of the peer.
+    /// Address of the peer. A session over relays has none, but [`Endpoint::remote_node`].
     pub fn remote(&self, handle: ConnectionHandle) -> Option<SocketAddr> {
-        Some(self.connections.get(handle)?.remote())
+        self.connections.get(handle)?.remote().address()
     }
 
     /// Local address that the connection's packets leave from, if it is known.

@@ -1,7 +1,6 @@
 //! The connections of an endpoint: by their handles, by what datagrams name them by, and in the
 //! order in which they are polled.
 
-use core::net::SocketAddr;
 use std::collections::BTreeMap;
 
 use bats_types::{StuckTimers, Timestamp};
@@ -12,15 +11,16 @@ use super::handle::ConnectionHandle;
 use super::schedule::Schedule;
 use super::steering::Steering;
 use crate::connection::{Connection, Setup};
+use crate::remote::Remote;
 use crate::wire::long_header::ORIGINAL_CID_LEN;
 
-/// A client's address and its initial destination connection ID.
-type First = (SocketAddr, [u8; ORIGINAL_CID_LEN]);
+/// Where a client is, and its initial destination connection ID.
+type First = (Remote, [u8; ORIGINAL_CID_LEN]);
 
 /// All connections of an endpoint.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
-    /// Connections with neighbours: each sends and receives datagrams.
+    /// Connections with neighbours, which datagrams of the network reach.
     links: BTreeMap<ConnectionHandle, Box<Connection>>,
     /// End-to-end sessions over relays, whose coded packets links send.
     sessions: Sessions,
@@ -28,8 +28,8 @@ pub(super) struct Connections {
     by_cid: FxHashMap<[u8; 4], ConnectionHandle>,
     /// Which connection IDs are those of this endpoint.
     steering: Steering,
-    /// Connections by the client's address and initial destination connection ID, for packets that
-    /// do not use the server's connection ID yet.
+    /// Connections by the client's address or flow and initial destination connection ID, for packets
+    /// that do not use the server's connection ID yet.
     by_first: FxHashMap<First, ConnectionHandle>,
     /// The inverse of `by_first`.
     firsts: BTreeMap<ConnectionHandle, First>,
@@ -69,16 +69,16 @@ impl Connections {
         let handle = ConnectionHandle(self.next_handle);
         self.next_handle += 1;
         self.by_cid.insert(setup.local_cid, handle);
-        let table = match setup.end_to_end {
-            Some(_) => &mut self.sessions.by_handle,
-            None => &mut self.links,
+        let table = match setup.remote {
+            Remote::Network(_) => &mut self.links,
+            Remote::Relays(_) => &mut self.sessions.by_handle,
         };
         table.insert(handle, Box::new(Connection::new(now, setup)));
         self.mark_dirty(handle);
         handle
     }
 
-    /// Adds the address and the initial destination connection ID of the client of a connection.
+    /// Adds where the client of a connection is, and its initial destination connection ID.
     pub(super) fn insert_first(&mut self, handle: ConnectionHandle, first: First) {
         self.by_first.insert(first, handle);
         self.firsts.insert(handle, first);
@@ -144,7 +144,7 @@ impl Connections {
         self.by_cid.get(&cid).copied()
     }
 
-    /// The connection whose client has this address and chose this connection ID for the server.
+    /// The connection whose client is there and chose this connection ID for the server.
     pub(super) fn with_first(&self, first: First) -> Option<ConnectionHandle> {
         self.by_first.get(&first).copied()
     }

@@ -36,11 +36,13 @@ use rand_chacha::ChaCha20Rng;
 
 use crate::config::{ClientConfig, EndpointConfig, PresharedKey, Security, TransportConfig};
 use crate::connection::Setup;
+use crate::datagram::{Incoming, Outgoing};
 pub use crate::datagram::{Local, Received, Transmit};
 use crate::error::{CloseReason, ConnectError};
 use crate::event::Event;
 use crate::handshake::{self, FirstPacket, Handshake, InitialInfo};
 use crate::link::Role;
+use crate::remote::Remote;
 use crate::session::{local_parameters, receive_budget};
 use crate::stats::EndpointStats;
 use crate::wire::flow::FlowKey;
@@ -54,7 +56,6 @@ use answers::{Answer, Answers};
 use connections::Connections;
 use instances::Instances;
 use memory::{EXPECTED_CONNECTIONS, Memory};
-use relay_node::addresses::is_relayed_address;
 use relay_node::{Arrival, RelayNode};
 use server::{Server, Verdict};
 use unknown_packets::UnknownPackets;
@@ -180,6 +181,18 @@ impl Endpoint {
         server_name: &str,
         config: ClientConfig,
     ) -> Result<ConnectionHandle, ConnectError> {
+        self.connect_to(now, local, Remote::Network(remote), server_name, config)
+    }
+
+    /// Starts a link to an address, or an end-to-end session over relays.
+    fn connect_to(
+        &mut self,
+        now: Timestamp,
+        local: Local,
+        remote: Remote,
+        server_name: &str,
+        config: ClientConfig,
+    ) -> Result<ConnectionHandle, ConnectError> {
         if !config.transport.mode.is_own() {
             let text = format!("mode {} needs another transport", config.transport.mode as u8);
             return Err(ConnectError::Configuration(text));
@@ -189,13 +202,13 @@ impl Endpoint {
                         remember first flights for 25 s only";
             return Err(ConnectError::Configuration(text.to_owned()));
         }
-        let end_to_end = self.relay_node.as_ref().and_then(|relay_node| relay_node.key_of(remote));
-        if end_to_end.is_some() && config.transport.early_data {
+        if remote.is_over_relays() && config.transport.early_data {
             let text = "end-to-end sessions over relays do not support early data";
             return Err(ConnectError::Configuration(text.to_owned()));
         }
-        if self.has_session(end_to_end) {
-            let text = format!("a session with {remote} already exists");
+        if let Some(key) = remote.flow_key().filter(|key| self.has_session(*key)) {
+            let text =
+                format!("a session with {} in flow {} already exists", key.destination, key.flow);
             return Err(ConnectError::Configuration(text));
         }
         let others = EXPECTED_CONNECTIONS.saturating_sub(self.connections.len() + 1);
@@ -226,7 +239,7 @@ impl Endpoint {
             handshake,
             seed: self.fresh_seed(),
             code_seed,
-            end_to_end,
+            is_recoding: self.is_recoding(),
         };
         let handle = self.insert(now, setup);
         self.memory.charge_base(&self.connections, handle, wanted);
@@ -234,24 +247,28 @@ impl Endpoint {
     }
 
     fn insert(&mut self, now: Timestamp, setup: Setup) -> ConnectionHandle {
-        let end_to_end = setup.end_to_end;
+        let key = setup.remote.flow_key();
         let handle = self.connections.insert(now, setup);
-        if let (Some(relay_node), Some((key, _))) = (&mut self.relay_node, end_to_end) {
+        if let (Some(relay_node), Some(key)) = (&mut self.relay_node, key) {
             relay_node.insert(key, handle);
         }
         handle
     }
 
-    /// Whether a session of this node sends the flow of an end-to-end session.
-    fn has_session(&self, end_to_end: Option<(FlowKey, bool)>) -> bool {
-        let (Some(node), Some((key, _))) = (&self.relay_node, end_to_end) else { return false };
-        node.has_session(key)
+    /// Whether a session of this node sends a flow.
+    fn has_session(&self, key: FlowKey) -> bool {
+        self.relay_node.as_ref().is_some_and(|node| node.has_session(key))
+    }
+
+    /// Whether this endpoint is a relay node that recodes.
+    fn is_recoding(&self) -> bool {
+        self.relay_node.as_ref().is_some_and(RelayNode::is_recoding)
     }
 
     /// This end's transport parameters.
     fn parameters(&self, transport: &TransportConfig, code_seed: u64) -> TransportParameters {
         TransportParameters {
-            batch_ranks: self.relay_node.as_ref().is_some_and(RelayNode::is_recoding),
+            batch_ranks: self.is_recoding(),
             instance: self.instance,
             ..local_parameters(transport, code_seed)
         }
@@ -266,16 +283,11 @@ impl Endpoint {
     /// Processes one input. Never fails: invalid datagrams are counted and dropped.
     pub fn handle(&mut self, now: Timestamp, input: Input<'_>) {
         match input {
-            // A datagram with a spoofed address of this kind could pass as one from a relayed
-            // session.
-            Input::Datagram(datagram) if is_relayed_address(datagram.remote) => {
-                self.stats.datagrams_dropped += 1;
-            }
             // An answer could end the connection that another endpoint has.
             Input::Datagram(datagram) if self.connections.is_foreign(datagram.payload) => {
                 self.stats.datagrams_dropped += 1;
             }
-            Input::Datagram(datagram) => self.handle_datagram(now, datagram),
+            Input::Datagram(datagram) => self.handle_datagram(now, datagram.into()),
             Input::Timeout => {
                 self.connections.handle_timeout(now);
                 if let Some(relay_node) = &mut self.relay_node {
@@ -285,7 +297,7 @@ impl Endpoint {
         }
     }
 
-    fn handle_datagram(&mut self, now: Timestamp, datagram: Received<'_>) {
+    fn handle_datagram(&mut self, now: Timestamp, datagram: Incoming<'_>) {
         self.stats.datagrams_received += 1;
         let route = if let Some(cid) = short_header::destination(datagram.payload) {
             self.connections.with_cid(cid)
@@ -297,8 +309,7 @@ impl Endpoint {
         };
         match route.and_then(|handle| Some((handle, self.connections.get_mut(handle)?))) {
             Some((handle, connection)) => {
-                // Relayed packets are for end-to-end sessions only, direct ones for links only.
-                if connection.flow_key().is_some() != is_relayed_address(datagram.remote) {
+                if !connection.takes_from(datagram.remote) {
                     self.stats.datagrams_dropped += 1;
                     return;
                 }
@@ -312,7 +323,7 @@ impl Endpoint {
     }
 
     /// Finds or creates the connection for a datagram with long headers, or answers it statelessly.
-    fn route_long(&mut self, now: Timestamp, datagram: &Received<'_>) -> Option<ConnectionHandle> {
+    fn route_long(&mut self, now: Timestamp, datagram: &Incoming<'_>) -> Option<ConnectionHandle> {
         let known = match handshake::parse_first(datagram.payload) {
             Some(FirstPacket::ForUs { destination }) => self.connections.with_cid(destination),
             Some(FirstPacket::Early { destination }) => {
@@ -343,7 +354,7 @@ impl Endpoint {
     fn accept(
         &mut self,
         now: Timestamp,
-        datagram: &Received<'_>,
+        datagram: &Incoming<'_>,
         initial: &InitialInfo<'_>,
     ) -> Option<ConnectionHandle> {
         let server = self.server.as_mut()?;
@@ -356,12 +367,12 @@ impl Endpoint {
             }
             Verdict::Drop => return None,
         };
-        let (remote, end_to_end) = (datagram.remote, admitted.end_to_end);
+        let remote = admitted.remote;
         let wanted = receive_budget(server.transport());
         let transport = self.memory.within(server.transport(), server.others(&self.connections))?;
         let local_cid = self.connections.fresh_cid(&mut self.rng);
         let code_seed = self.rng.next_u64();
-        let reset_token = self.unknown_packets.token(local_cid, remote, end_to_end.is_some());
+        let reset_token = self.unknown_packets.token(local_cid, remote);
         let parameters =
             TransportParameters { reset_token, ..self.parameters(&transport, code_seed) };
         let seed = self.fresh_seed();
@@ -377,7 +388,7 @@ impl Endpoint {
             handshake,
             seed: self.fresh_seed(),
             code_seed,
-            end_to_end,
+            is_recoding: self.is_recoding(),
         };
         let handle = self.insert(now, setup);
         match admitted.is_validated() {
@@ -393,11 +404,11 @@ impl Endpoint {
 
     /// Handles a datagram with a short header and an unknown connection ID: it may be a reset of the
     /// server, or be answered by one.
-    fn handle_unknown_cid(&mut self, now: Timestamp, datagram: &Received<'_>) {
+    fn handle_unknown_cid(&mut self, now: Timestamp, datagram: &Incoming<'_>) {
         if self.unknown_packets.handle_reset(&mut self.connections, datagram) {
             return;
         }
-        if is_relayed_address(datagram.remote) {
+        if datagram.remote.is_over_relays() {
             return self.handle_unknown_flow(now, datagram);
         }
         self.stats.datagrams_dropped += 1;
@@ -406,7 +417,7 @@ impl Endpoint {
     }
 
     /// Handles a packet of a flow that belongs to no session.
-    fn handle_unknown_flow(&mut self, now: Timestamp, packet: &Received<'_>) {
+    fn handle_unknown_flow(&mut self, now: Timestamp, packet: &Incoming<'_>) {
         self.stats.datagrams_dropped += 1;
         let Some(node) = &self.relay_node else { return };
         let (rng, answers) = (&mut self.rng, &mut self.answers);
@@ -438,20 +449,16 @@ impl Endpoint {
             self.relay_node.as_mut().and_then(|node| node.next_arrival(now, &mut self.connections))
         {
             match arrival {
-                Arrival::Datagram(remote, mut payload) => {
-                    let payload = &mut payload;
-                    let datagram = Received { remote, local_ip: None, ecn: 0, payload };
-                    self.handle_datagram(now, datagram);
+                Arrival::Control(key, mut payload) => {
+                    self.handle_datagram(now, Incoming::over_relays(key, &mut payload));
                 }
                 Arrival::Handled(handle) => {
                     // After each packet: a burst of them takes more than the reserve for one.
                     self.memory.balance(now, &mut self.connections, handle);
                     self.connections.mark_dirty(handle);
                 }
-                Arrival::UnknownFlow(remote, mut payload) => {
-                    let payload = &mut payload;
-                    let packet = Received { remote, local_ip: None, ecn: 0, payload };
-                    self.handle_unknown_flow(now, &packet);
+                Arrival::UnknownFlow(key, mut payload) => {
+                    self.handle_unknown_flow(now, &Incoming::over_relays(key, &mut payload));
                 }
             }
         }
@@ -464,10 +471,13 @@ impl Endpoint {
     pub fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
         buffer.clear();
         while let Some(Answer { remote, local_ip, payload }) = self.answers.pop() {
-            if is_relayed_address(remote) {
-                self.send_relayed(now, remote, &payload);
-                continue;
-            }
+            let remote = match remote {
+                Remote::Network(remote) => remote,
+                Remote::Relays(key) => {
+                    self.send_relayed(now, key, &payload);
+                    continue;
+                }
+            };
             buffer.extend_from_slice(&payload);
             let len = payload.len();
             let (interface, segment_size) = (None, len);
@@ -479,16 +489,19 @@ impl Endpoint {
                 if let Some(event) = connection.pop_event() {
                     return self.report_event(handle, event);
                 }
-                if let Some(transmit) = self.poll_connection(now, handle, buffer) {
-                    if is_relayed_address(transmit.remote) {
-                        for packet in buffer[..transmit.len].chunks(transmit.segment_size) {
-                            self.send_relayed(now, transmit.remote, packet);
+                if let Some(outgoing) = self.poll_connection(now, handle, buffer) {
+                    let remote = match outgoing.remote {
+                        Remote::Network(remote) => remote,
+                        Remote::Relays(key) => {
+                            for packet in buffer[..outgoing.len].chunks(outgoing.segment_size) {
+                                self.send_relayed(now, key, packet);
+                            }
+                            continue;
                         }
-                        continue;
-                    }
+                    };
                     // Round robin: the next connection comes first next time.
                     self.connections.schedule_mut().defer_first();
-                    return Output::Transmit(transmit);
+                    return Output::Transmit(outgoing.to(remote));
                 }
                 let connection = self.connections.get_mut(handle);
                 if let Some(event) = connection.and_then(|connection| connection.pop_event()) {
@@ -543,10 +556,10 @@ impl Endpoint {
         }
     }
 
-    /// Sends an end-to-end packet over the relay.
-    fn send_relayed(&mut self, now: Timestamp, remote: SocketAddr, packet: &[u8]) {
+    /// Sends an end-to-end packet of a flow over the relay.
+    fn send_relayed(&mut self, now: Timestamp, key: FlowKey, packet: &[u8]) {
         if let Some(relay_node) = &mut self.relay_node {
-            relay_node.send(now, &mut self.connections, remote, packet);
+            relay_node.send(now, &mut self.connections, key, packet);
         }
     }
 
@@ -556,7 +569,7 @@ impl Endpoint {
         now: Timestamp,
         handle: ConnectionHandle,
         buffer: &mut Vec<u8>,
-    ) -> Option<Transmit> {
+    ) -> Option<Outgoing> {
         match &mut self.relay_node {
             Some(node) => node.poll_connection(now, &mut self.connections, handle, buffer),
             None => self.connections.get_mut(handle)?.poll_transmit(now, buffer, None),

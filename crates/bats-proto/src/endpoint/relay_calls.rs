@@ -6,9 +6,11 @@ use rand::Rng;
 use super::relay_node::RelayNode;
 use super::{ConnectionHandle, Endpoint};
 use crate::config::ClientConfig;
+use crate::datagram::Local;
 use crate::error::ConnectError;
 use crate::relay::{FlowStatus, LinkPolicy, LinkQueue, RelayConfig, RelayEvent, RelayStats};
-use crate::wire::flow::NodeId;
+use crate::remote::Remote;
+use crate::wire::flow::{FlowKey, NodeId};
 
 impl Endpoint {
     /// Makes this endpoint a relay node, which can relay flows and open end-to-end sessions. It
@@ -111,13 +113,29 @@ impl Endpoint {
         let Some(relay_node) = &self.relay_node else {
             return Err(ConnectError::Configuration("this endpoint is no relay node".to_owned()));
         };
-        let remote = relay_node.fresh_address(destination, &mut self.rng);
-        self.connect(now, remote, server_name, config)
+        let key = relay_node.fresh_flow(destination, &mut self.rng);
+        self.connect_in_flow(now, key, server_name, config)
+    }
+
+    /// Opens the session that sends this flow.
+    pub(crate) fn connect_in_flow(
+        &mut self,
+        now: Timestamp,
+        key: FlowKey,
+        server_name: &str,
+        config: ClientConfig,
+    ) -> Result<ConnectionHandle, ConnectError> {
+        self.connect_to(now, Local::default(), Remote::Relays(key), server_name, config)
+    }
+
+    /// The flow that an end-to-end session sends.
+    pub(crate) fn flow_key(&self, handle: ConnectionHandle) -> Option<FlowKey> {
+        self.connections.get(handle)?.flow_key()
     }
 
     /// The peer's node of an end-to-end session.
     pub fn remote_node(&self, handle: ConnectionHandle) -> Option<NodeId> {
-        Some(self.connections.get(handle)?.flow_key()?.destination)
+        Some(self.flow_key(handle)?.destination)
     }
 
     /// Statistics of the relay, if this endpoint is a relay node.

@@ -1,36 +1,32 @@
 //! What the relay node of an endpoint does with its connections: links take packets of the relay and
 //! of the node's own end-to-end sessions, and bring those of others.
 
-use core::net::SocketAddr;
-
 use bats_types::Timestamp;
 
 use super::connections::Connections;
 use super::handle::ConnectionHandle;
-use crate::datagram::Transmit;
+use crate::datagram::Outgoing;
 use crate::link::RelayInput;
 use crate::relay::{LinkId, LinkPolicy};
 use crate::wire::flow::{FlowKey, NodeId};
 use crate::wire::no_route::NoRoute;
 use crate::wire::short_header::PacketKind;
 
-pub(super) mod addresses;
 mod link_packets;
 mod state;
 
-use addresses::address;
 use link_packets::LinkPackets;
 pub(super) use state::RelayNode;
 
 /// A packet for this node that links have brought.
 #[derive(Debug)]
 pub(super) enum Arrival {
-    /// A control packet of an end-to-end session, as a datagram from the address of its peer.
-    Datagram(SocketAddr, Vec<u8>),
+    /// A control packet of the end-to-end session that sends this flow.
+    Control(FlowKey, Vec<u8>),
     /// A session has handled a coded packet.
     Handled(ConnectionHandle),
-    /// A coded packet of a flow that belongs to no session.
-    UnknownFlow(SocketAddr, Vec<u8>),
+    /// A coded packet, for which no session sends this flow.
+    UnknownFlow(FlowKey, Vec<u8>),
 }
 
 impl RelayNode {
@@ -211,18 +207,18 @@ impl RelayNode {
         connections: &mut Connections,
     ) -> Option<Arrival> {
         while let Some((key, kind, payload)) = self.deliveries.pop_front() {
-            let remote = address(key.source, key.flow);
+            let sent = key.reversed();
             if kind == PacketKind::Control {
                 if let Some(hint) = NoRoute::decode(&payload) {
                     self.handle_no_route(now, connections, key, &hint);
                     continue;
                 }
-                return Some(Arrival::Datagram(remote, payload));
+                return Some(Arrival::Control(sent, payload));
             }
-            let handle = self.sessions.get(&key.reversed()).copied();
+            let handle = self.sessions.get(&sent).copied();
             let session = handle.and_then(|handle| Some((handle, connections.get_mut(handle)?)));
             let Some((handle, session)) = session else {
-                return Some(Arrival::UnknownFlow(remote, payload));
+                return Some(Arrival::UnknownFlow(sent, payload));
             };
             session.handle_flow_packet(now, kind, &payload, self.relay.slowest_inbound(key));
             return Some(Arrival::Handled(handle));
@@ -296,7 +292,7 @@ impl RelayNode {
         connections: &mut Connections,
         handle: ConnectionHandle,
         buffer: &mut Vec<u8>,
-    ) -> Option<Transmit> {
+    ) -> Option<Outgoing> {
         let admitted = connections.get(handle).is_some_and(|c| c.link().is_admitted());
         // An unresponsive link must not get the packets reserved for it.
         self.update_link_state(now, connections, handle);
@@ -330,17 +326,15 @@ impl RelayNode {
         }
     }
 
-    /// Sends an end-to-end packet over the relay.
+    /// Sends an end-to-end packet of a flow over the relay.
     pub(super) fn send(
         &mut self,
         now: Timestamp,
         connections: &mut Connections,
-        remote: SocketAddr,
+        key: FlowKey,
         packet: &[u8],
     ) {
-        if let Some((key, _)) = self.key_of(remote) {
-            self.relay.send_opaque(now, key, packet);
-        }
+        self.relay.send_opaque(now, key, packet);
         self.wake_links(connections);
     }
 
@@ -378,8 +372,10 @@ mod tests {
 
     use super::*;
     use crate::config::{ClientConfig, EndpointConfig, PeerTrust, Security};
+    use crate::datagram::Incoming;
     use crate::endpoint::Endpoint;
     use crate::relay::RelayConfig;
+    use crate::remote::Remote;
 
     /// Only a quotation of the session's own packets counts, and a route that is missing for a moment
     /// ends nothing.
@@ -427,5 +423,40 @@ mod tests {
         assert!(is_open(&endpoint), "the route may come back");
         report(&mut endpoint, start + Duration::from_secs(1), from, &hint);
         assert!(!is_open(&endpoint));
+    }
+
+    /// A sender that knows the connection ID of a session cannot use it from an address or in another flow.
+    #[test]
+    fn sessions_take_packets_of_their_flow_only() {
+        let config =
+            EndpointConfig { security: Security::DangerousPlain, ..EndpointConfig::default() };
+        let mut endpoint = Endpoint::new(config, [1; 32]).unwrap();
+        endpoint.enable_relay(RelayConfig::new(NodeId(1))).unwrap();
+        let client = ClientConfig {
+            trust: PeerTrust::DangerousAcceptAny,
+            identity: None,
+            transport: Default::default(),
+        };
+        let now = Timestamp::from_millis(1_000);
+        let session = endpoint.connect_across(now, NodeId(9), "node", client).unwrap();
+        assert_eq!(endpoint.remote(session), None);
+        assert_eq!(endpoint.remote_node(session), Some(NodeId(9)));
+        let connection = endpoint.connections.get(session).unwrap();
+        let (key, cid) = (connection.flow_key().unwrap(), connection.local_cid());
+        let address = "[100::9:1:1]:1".parse().unwrap();
+        let others = [
+            Remote::Network(address),
+            Remote::Relays(FlowKey { destination: NodeId(8), ..key }),
+            Remote::Relays(FlowKey { flow: key.flow ^ 1, ..key }),
+        ];
+        for (remote, dropped) in
+            others.map(|other| (other, 1)).into_iter().chain([(Remote::Relays(key), 0)])
+        {
+            let mut payload = [&[0x40][..], &cid, &[0; 60]].concat();
+            let before = endpoint.endpoint_stats().datagrams_dropped;
+            let packet = Incoming { remote, local_ip: None, ecn: 0, payload: &mut payload };
+            endpoint.handle_datagram(now, packet);
+            assert_eq!(endpoint.endpoint_stats().datagrams_dropped, before + dropped, "{remote:?}");
+        }
     }
 }

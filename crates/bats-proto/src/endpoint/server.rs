@@ -1,7 +1,6 @@
 //! What an endpoint that accepts connections gives unauthenticated peers: handshakes, or stateless
 //! answers, or nothing.
 
-use core::net::SocketAddr;
 use std::sync::Arc;
 
 use bats_types::Timestamp;
@@ -12,11 +11,11 @@ use super::connections::Connections;
 use super::handle::ConnectionHandle;
 use super::relay_node::RelayNode;
 use crate::config::{PresharedKey, Security, ServerConfig, TransportConfig};
-use crate::datagram::Received;
+use crate::datagram::Incoming;
 use crate::error::ConnectError;
 use crate::handshake::{self, Handshake, InitialInfo, ServerCrypto, ServerStart, StartInfo};
+use crate::remote::Remote;
 use crate::stats::EndpointStats;
-use crate::wire::flow::FlowKey;
 use crate::wire::parameters::TransportParameters;
 
 /// The server's half of an endpoint.
@@ -59,8 +58,8 @@ pub(super) enum Verdict {
 pub(super) struct Admitted {
     start: StartInfo,
     flight: Flight,
-    /// The flow of an end-to-end session, and whether the relay recodes.
-    pub(super) end_to_end: Option<(FlowKey, bool)>,
+    /// Where the client is.
+    pub(super) remote: Remote,
 }
 
 impl Admitted {
@@ -135,7 +134,7 @@ impl Server {
     pub(super) fn check(
         &mut self,
         now: Timestamp,
-        datagram: &Received<'_>,
+        datagram: &Incoming<'_>,
         initial: &InitialInfo<'_>,
         connections: &Connections,
         node: Option<&RelayNode>,
@@ -148,24 +147,24 @@ impl Server {
         };
         let flight = (initial.destination, initial.source);
         let is_repeated = crypto.requires_psk() && self.first_flights.contains(flight);
-        let end_to_end = node.and_then(|node| node.key_of(datagram.remote));
-        let has_session = |(key, _)| node.is_some_and(|node| node.has_session(key));
-        if end_to_end.is_some_and(has_session) {
+        let remote = datagram.remote;
+        let has_session = |key| node.is_some_and(|node| node.has_session(key));
+        if remote.flow_key().is_some_and(has_session) {
             // Otherwise any node that may use the relays could take over the flow of a session.
             counts.connections_refused += 1;
             return Verdict::Drop;
         }
-        if self.half_open.is_full(datagram.remote) {
+        if self.half_open.is_full(remote) {
             counts.half_open_refused += 1;
             return Verdict::Drop;
         }
         let full = connections.len() >= self.max_connections;
         let start = crypto.start(
             now,
-            datagram.remote,
+            remote,
             &initial,
             full,
-            is_repeated || self.half_open.requires_retry(datagram.remote, self.retry_threshold),
+            is_repeated || self.half_open.requires_retry(remote, self.retry_threshold),
         );
         match start {
             // In PSK mode a sender with a copied proof but no valid first flight gets no Retry
@@ -181,7 +180,7 @@ impl Server {
                 counts.datagrams_dropped += 1;
                 Verdict::Drop
             }
-            ServerStart::Accept(start) => Verdict::Accept(Admitted { start, flight, end_to_end }),
+            ServerStart::Accept(start) => Verdict::Accept(Admitted { start, flight, remote }),
             ServerStart::Answer(answer) => {
                 counts.retries_sent += 1;
                 Verdict::Answer(answer)
@@ -206,7 +205,7 @@ impl Server {
         local_cid: [u8; 4],
         seed: [u8; 32],
     ) -> Option<Handshake> {
-        let take_early = self.transport.early_data && admitted.end_to_end.is_none();
+        let take_early = self.transport.early_data && !admitted.remote.is_over_relays();
         let early_limit = if take_early { handshake::EARLY_LIMIT } else { 0 };
         let parameters = TransportParameters { early_limit, ..parameters };
         let (crypto, start) = (&self.crypto, &admitted.start);
@@ -221,7 +220,7 @@ impl Server {
     }
 
     /// The handshake of this connection has started.
-    pub(super) fn insert_half_open(&mut self, handle: ConnectionHandle, remote: SocketAddr) {
+    pub(super) fn insert_half_open(&mut self, handle: ConnectionHandle, remote: Remote) {
         self.half_open.insert(handle, remote);
     }
 

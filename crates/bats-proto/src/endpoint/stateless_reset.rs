@@ -1,12 +1,10 @@
 //! Stateless resets (RFC 9000, section 10.3): a server without state of a connection, for instance
 //! after a restart, ends it at the client at once instead of after the client's idle timeout.
 //!
-//! A token is an HMAC over the connection ID and the client's IP address. Its key is derived from the
+//! A token is an HMAC over the connection ID and the client's IP address, or the flow of a session over relays. Its key is derived from the
 //! server's private key, so it survives restarts exactly if the certificate does, and no further
 //! secret must be stored. The address is included because connection IDs are short and recur: hosts
 //! at other addresses can elicit no token that a client accepts.
-
-use core::net::IpAddr;
 
 use aws_lc_rs::hmac;
 use bats_types::Timestamp;
@@ -14,6 +12,7 @@ use rustc_hash::FxHashMap;
 
 use super::ConnectionHandle;
 use crate::config::{EndpointConfig, TransportConfig};
+use crate::remote::Remote;
 use crate::wire::stateless_reset::RESET_TOKEN_LEN;
 
 /// Resets a second, and at once. All clients of a restarted server learn of it within seconds, while
@@ -21,7 +20,7 @@ use crate::wire::stateless_reset::RESET_TOKEN_LEN;
 const RESETS_PER_SECOND: u64 = 1_000;
 pub(super) const RESET_BURST: u64 = 100;
 /// In place of the connection ID in the token of an end-to-end session. Coded packets of a flow have none, and
-/// the address of the session stands for the client's node and the flow.
+/// its client's node and the flow are in the token.
 pub(super) const ANY_CID: [u8; 4] = [0; 4];
 
 pub(super) type Token = [u8; RESET_TOKEN_LEN];
@@ -98,13 +97,9 @@ impl StatelessResets {
         }
     }
 
-    /// The token of a server's connection with a client at this address.
-    pub(super) fn token(&self, local_cid: [u8; 4], client: IpAddr) -> Option<Token> {
-        let client = match client {
-            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
-            IpAddr::V6(ip) => ip,
-        };
-        Some(truncated_hmac(self.key.as_ref()?, &[&local_cid, &client.octets()]))
+    /// The token of a server's connection with a client that is there.
+    pub(super) fn token(&self, local_cid: [u8; 4], client: Remote) -> Option<Token> {
+        Some(truncated_hmac(self.key.as_ref()?, &[&local_cid, &client.host_bytes()]))
     }
 
     /// Whether this end sends resets.

@@ -1,8 +1,6 @@
 //! Datagrams of unknown connections and packets of unknown flows: they are stateless resets of a
 //! server, or are answered by one.
 
-use core::net::SocketAddr;
-
 use bats_types::Timestamp;
 use rand::Rng;
 
@@ -10,10 +8,10 @@ use super::answers::Answers;
 use super::connections::Connections;
 use super::handle::ConnectionHandle;
 use super::relay_node::RelayNode;
-use super::relay_node::addresses::is_relayed_address;
 use super::stateless_reset::{ANY_CID, StatelessResets, Token};
 use crate::config::EndpointConfig;
-use crate::datagram::Received;
+use crate::datagram::Incoming;
+use crate::remote::Remote;
 use crate::stats::EndpointStats;
 use crate::wire::short_header::{self, SHORT_OVERHEAD};
 use crate::wire::stateless_reset::{reset_len, token_of, write_reset};
@@ -36,14 +34,9 @@ impl UnknownPackets {
     }
 
     /// The token of a new connection of a server, if it sends resets.
-    pub(super) fn token(
-        &self,
-        local_cid: [u8; 4],
-        remote: SocketAddr,
-        is_end_to_end: bool,
-    ) -> Option<Token> {
-        let cid = if is_end_to_end { ANY_CID } else { local_cid };
-        self.resets.token(cid, remote.ip())
+    pub(super) fn token(&self, local_cid: [u8; 4], remote: Remote) -> Option<Token> {
+        let cid = if remote.is_over_relays() { ANY_CID } else { local_cid };
+        self.resets.token(cid, remote)
     }
 
     /// A client's connection is established with a server of this token.
@@ -67,7 +60,7 @@ impl UnknownPackets {
     pub(super) fn handle_reset(
         &mut self,
         connections: &mut Connections,
-        datagram: &Received<'_>,
+        datagram: &Incoming<'_>,
     ) -> bool {
         if self.resets.is_empty() {
             return false;
@@ -89,7 +82,7 @@ impl UnknownPackets {
     pub(super) fn answer_unknown_cid(
         &mut self,
         now: Timestamp,
-        datagram: &Received<'_>,
+        datagram: &Incoming<'_>,
         rng: &mut impl Rng,
         answers: &mut Answers,
     ) {
@@ -105,12 +98,12 @@ impl UnknownPackets {
     pub(super) fn answer_unknown_flow(
         &mut self,
         now: Timestamp,
-        packet: &Received<'_>,
+        packet: &Incoming<'_>,
         node: &RelayNode,
         rng: &mut impl Rng,
         answers: &mut Answers,
     ) {
-        if node.key_of(packet.remote).is_none_or(|(key, _)| node.has_session(key)) {
+        if packet.remote.flow_key().is_none_or(|key| node.has_session(key)) {
             return;
         }
         // The shortest reset, which no node answers: both ends of a flow are servers.
@@ -122,7 +115,7 @@ impl UnknownPackets {
     fn send_reset(
         &mut self,
         now: Timestamp,
-        (datagram, cid, len): (&Received<'_>, [u8; 4], Option<usize>),
+        (datagram, cid, len): (&Incoming<'_>, [u8; 4], Option<usize>),
         rng: &mut impl Rng,
         answers: &mut Answers,
     ) {
@@ -130,10 +123,10 @@ impl UnknownPackets {
         if !self.resets.are_sent() {
             return;
         }
-        if !self.resets.take_allowance(now, is_relayed_address(datagram.remote)) {
+        if !self.resets.take_allowance(now, datagram.remote.is_over_relays()) {
             return answers.on_refused();
         }
-        let Some(token) = self.resets.token(cid, datagram.remote.ip()) else { return };
+        let Some(token) = self.resets.token(cid, datagram.remote) else { return };
         let mut random = [0; MAX_LEN];
         let reset = &mut random[..len.min(MAX_LEN)];
         rng.fill_bytes(reset);
@@ -151,10 +144,16 @@ mod tests {
     use crate::config::ServerConfig;
     use crate::config::{EndpointConfig, TransportConfig};
     use crate::crypto::generate_identity;
+    use crate::datagram::Received;
     use crate::endpoint::Endpoint;
     use crate::endpoint::stateless_reset::RESET_BURST;
     use crate::relay::RelayConfig;
-    use crate::wire::flow::NodeId;
+    use crate::wire::flow::{FlowKey, NodeId};
+
+    /// A flow from this node to another one.
+    fn flow(flow: u32) -> FlowKey {
+        FlowKey { destination: NodeId(2), source: NodeId(1), flow }
+    }
 
     fn node() -> Endpoint {
         let transport = TransportConfig { stateless_resets: true, ..TransportConfig::default() };
@@ -175,23 +174,24 @@ mod tests {
     #[test]
     fn flows_get_the_shortest_reset_and_none_while_they_have_a_session() {
         let now = Timestamp::from_millis(1_000);
-        let remote = crate::endpoint::relay_node::addresses::address(NodeId(2), 99);
+        let key = flow(99);
         let mut endpoint = node();
         let receive = |endpoint: &mut Endpoint, len: usize| {
             let mut bytes = vec![0x40; len];
-            let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut bytes };
-            endpoint.handle_unknown_cid(now, &packet);
-            let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut bytes };
-            endpoint.handle_unknown_flow(now, &packet);
+            endpoint.handle_unknown_cid(now, &Incoming::over_relays(key, &mut bytes));
+            endpoint.handle_unknown_flow(now, &Incoming::over_relays(key, &mut bytes));
             let answers = core::iter::from_fn(|| endpoint.answers.pop());
             answers.map(|answer| (answer.remote, answer.payload.len())).collect::<Vec<_>>()
         };
         for len in [26, 27, 60, 1_200] {
-            assert_eq!(receive(&mut endpoint, len), [(remote, SHORT_OVERHEAD); 2], "{len}");
+            assert_eq!(
+                receive(&mut endpoint, len),
+                [(Remote::Relays(key), SHORT_OVERHEAD); 2],
+                "{len}"
+            );
         }
         assert_eq!(receive(&mut endpoint, SHORT_OVERHEAD), [], "the answer gets none");
         let relay_node = endpoint.relay_node.as_mut().unwrap();
-        let (key, _) = relay_node.key_of(remote).unwrap();
         relay_node.insert(key, ConnectionHandle(9));
         assert_eq!(receive(&mut endpoint, 1_200), [], "the token is that of the session");
     }
@@ -220,16 +220,15 @@ mod tests {
     fn flows_and_direct_clients_have_resets_of_their_own() {
         let now = Timestamp::from_millis(1_000);
         let mut endpoint = node();
-        for flow in 0..1_000 {
-            let remote = crate::endpoint::relay_node::addresses::address(NodeId(2), flow);
-            let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut [0x40; 60] };
-            endpoint.handle_unknown_cid(now, &packet);
+        for number in 0..1_000 {
+            let mut payload = [0x40; 60];
+            endpoint.handle_unknown_cid(now, &Incoming::over_relays(flow(number), &mut payload));
             while endpoint.answers.pop().is_some() {}
         }
         assert_eq!(endpoint.endpoint_stats().stateless_resets_sent, RESET_BURST);
         let remote = ([192, 0, 2, 1], 9).into();
         let packet = Received { remote, local_ip: None, ecn: 0, payload: &mut [0x40; 60] };
-        endpoint.handle_unknown_cid(now, &packet);
+        endpoint.handle_unknown_cid(now, &packet.into());
         assert_eq!(endpoint.endpoint_stats().stateless_resets_sent, RESET_BURST + 1);
     }
 }

@@ -7,6 +7,7 @@ use bats_types::Timestamp;
 
 use super::connections::Connections;
 use super::handle::ConnectionHandle;
+use crate::remote::Remote;
 
 /// Least time between two searches among more than [`FEW_CONNECTIONS`], so that a flood of errors
 /// costs little.
@@ -42,7 +43,7 @@ impl UnreachablePorts {
         self.last_search = Some(now);
         let at_address: Vec<ConnectionHandle> = connections
             .iter()
-            .filter(|(_, connection)| connection.remote() == remote)
+            .filter(|(_, connection)| connection.remote() == Remote::Network(remote))
             .map(|(handle, _)| handle)
             .collect();
         let is_quoted = |handle: &ConnectionHandle| {

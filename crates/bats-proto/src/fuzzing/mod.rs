@@ -4,6 +4,7 @@
 mod acknowledgements;
 mod channels;
 mod forge;
+mod impostor;
 mod misbehaving_peer;
 mod network;
 mod relay;
@@ -16,6 +17,7 @@ mod world;
 pub use acknowledgements::{AcknowledgementReport, acknowledgements_run};
 pub use channels::{ChannelReport, channels_run};
 pub use forge::{MisbehavingClient, open_short, seal_as, seal_initial, seal_long, seal_short};
+pub use impostor::{connect_in_flow, flow_of};
 pub use misbehaving_peer::{MisbehavingPeerReport, forger_run, misbehaving_client_run};
 pub use network::{NetworkReport, network_run};
 pub use relay::{RelayReport, relay_run};

@@ -1,12 +1,11 @@
 //! Parsers: input that parses can be encoded and parses to the same value again.
 
-use core::net::SocketAddr;
-
 use bats_types::Timestamp;
 
 use crate::config::{Identity, PresharedKey, Security, ServerConfig, TransportConfig};
 use crate::crypto::PskSecrets;
 use crate::handshake::{FirstPacket, InitialInfo, ServerCrypto, ServerStart, parse_first};
+use crate::remote::Remote;
 use crate::wire::batch_rank::{BatchRank, MAX_BATCHES};
 use crate::wire::channel;
 use crate::wire::coding::{BATCH_SIZE, RepairHeader, SourceHeader};
@@ -284,7 +283,7 @@ fn token_server(psk: Option<PresharedKey>) -> ServerCrypto {
 pub fn token_run(data: &[u8]) {
     let server = token_server(None);
     let now = Timestamp::from_millis(100_000);
-    let remote = SocketAddr::from(([10, 0, 0, 1], 5_000));
+    let remote = Remote::Network(([10, 0, 0, 1], 5_000).into());
     let start = |initial: &InitialInfo<'_>| server.start(now, remote, initial, false, true);
     let mut initial = InitialInfo { destination: [1; 8], source: [2; 4], token: &[], psk: 0 };
 

@@ -9,8 +9,6 @@
     )
 )]
 
-use core::net::SocketAddr;
-
 use bats_types::Timestamp;
 
 use super::early::{SharedReplayLedger, lock};
@@ -19,6 +17,7 @@ use super::token::TokenKey;
 use crate::config::{PresharedKey, Security, ServerConfig, TransportConfig};
 use crate::crypto::{InitialSecrets, PskSecrets, ServerTls, initial_keys};
 use crate::error::ConnectError;
+use crate::remote::Remote;
 use crate::wire::long_header::{
     self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN, VERSION,
 };
@@ -262,10 +261,10 @@ impl ServerCrypto {
 
     /// Decides about a first packet whose proof [`ServerCrypto::verify_psk_proof`] has removed.
     /// `full`: accept no more connections; `busy`: clients must validate their address first.
-    pub fn start(
+    pub(crate) fn start(
         &self,
         now: Timestamp,
-        remote: SocketAddr,
+        remote: Remote,
         initial: &InitialInfo<'_>,
         full: bool,
         require_retry: bool,

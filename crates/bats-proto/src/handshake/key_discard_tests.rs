@@ -1,7 +1,6 @@
 //! An observer of the first flight knows the Initial keys. It cannot change a connection with them
 //! once TLS has taken its Initial data. Real TLS.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bats_types::Timestamp;
@@ -12,6 +11,7 @@ use super::machine::Handshake;
 use super::packet::{self, PacketHeader};
 use crate::config::{ClientConfig, PeerTrust, Security, ServerConfig, TransportConfig};
 use crate::crypto::{InitialSecrets, generate_identity, initial_keys};
+use crate::remote::Remote;
 use crate::wire::long_header::{CID_LEN, LongKind, ORIGINAL_CID_LEN};
 use crate::wire::parameters::TransportParameters;
 use crate::wire::varint::Writer;
@@ -58,7 +58,7 @@ impl Pair {
             max_connections: 10,
         };
         let crypto = ServerCrypto::new(&config, Security::Tls, [9; 32]).expect("a configuration");
-        let remote = SocketAddr::from(([10, 0, 0, 1], 4_000));
+        let remote = Remote::Network(([10, 0, 0, 1], 4_000).into());
         let client = ClientConfig {
             trust: PeerTrust::DangerousAcceptAny,
             identity: None,

@@ -3,7 +3,6 @@
 mod key_discard;
 mod resumption;
 
-use core::net::SocketAddr;
 use core::time::Duration;
 
 use bats_types::Timestamp;
@@ -25,6 +24,7 @@ use crate::config::{ClientConfig, Security};
 use crate::crypto::{ClientTls, CryptoError, Keys, PacketKey, PskSecrets, Session};
 use crate::crypto::{InitialSecrets, SALT_LEN, SymbolKeys, TAG_LEN, initial_keys};
 use crate::error::{CloseReason, ConnectError};
+use crate::remote::Remote;
 use crate::wire::long_header::{
     self, CID_LEN, LongKind, MIN_INITIAL_DATAGRAM, ORIGINAL_CID_LEN, VERSION,
 };
@@ -103,10 +103,10 @@ impl Handshake {
     /// # Errors
     ///
     /// [`ConnectError`] if the name or the configuration is invalid.
-    pub fn client(
+    pub(crate) fn client(
         now: Timestamp,
         config: &ClientConfig,
-        (remote, server_name): (SocketAddr, &str),
+        (remote, server_name): (Remote, &str),
         security: Security,
         mut parameters: TransportParameters,
         local_cid: [u8; CID_LEN],

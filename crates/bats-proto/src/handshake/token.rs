@@ -9,12 +9,12 @@
     )
 )]
 
-use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use aws_lc_rs::hmac;
 use bats_types::Timestamp;
 
+use crate::remote::Remote;
 use crate::wire::long_header::ORIGINAL_CID_LEN;
 
 /// How long a token is valid; a client answers a Retry at once.
@@ -22,7 +22,7 @@ const LIFETIME: Duration = Duration::from_secs(10);
 const TAG: usize = 32;
 
 /// Makes and checks tokens. A token is its expiry time and an HMAC over it, the client's address
-/// and the client's initial destination connection ID.
+/// or flow, and the client's initial destination connection ID.
 pub(super) struct TokenKey(hmac::Key);
 
 impl core::fmt::Debug for TokenKey {
@@ -36,13 +36,12 @@ impl TokenKey {
         Self(hmac::Key::new(hmac::HMAC_SHA256, &key))
     }
 
-    fn message(expiry: u64, remote: SocketAddr, cid: &[u8; ORIGINAL_CID_LEN]) -> Vec<u8> {
+    fn message(expiry: u64, remote: Remote, cid: &[u8; ORIGINAL_CID_LEN]) -> Vec<u8> {
         let mut message = expiry.to_be_bytes().to_vec();
-        match remote.ip() {
-            IpAddr::V4(ip) => message.extend_from_slice(&ip.to_ipv6_mapped().octets()),
-            IpAddr::V6(ip) => message.extend_from_slice(&ip.octets()),
+        message.extend_from_slice(&remote.host_bytes());
+        if let Some(address) = remote.address() {
+            message.extend_from_slice(&address.port().to_be_bytes());
         }
-        message.extend_from_slice(&remote.port().to_be_bytes());
         message.extend_from_slice(cid);
         message
     }
@@ -50,7 +49,7 @@ impl TokenKey {
     pub(super) fn make(
         &self,
         now: Timestamp,
-        remote: SocketAddr,
+        remote: Remote,
         cid: &[u8; ORIGINAL_CID_LEN],
     ) -> Vec<u8> {
         let expiry = (now + LIFETIME).as_micros();
@@ -64,7 +63,7 @@ impl TokenKey {
         &self,
         now: Timestamp,
         token: &[u8],
-        remote: SocketAddr,
+        remote: Remote,
         cid: &[u8; ORIGINAL_CID_LEN],
     ) -> bool {
         let Some((expiry, tag)) = token.split_first_chunk::<8>() else { return false };
@@ -78,17 +77,20 @@ impl TokenKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::flow::{FlowKey, NodeId};
 
     #[test]
     fn token_is_valid_only_for_its_address_attempt_and_lifetime() {
         let key = TokenKey::new([7; 32]);
         let now = Timestamp::from_millis(100_000);
-        let remote: SocketAddr = "10.0.0.1:5000".parse().unwrap();
+        let remote = |address: &str| Remote::Network(address.parse().unwrap());
+        let (other_port, other_host) = (remote("10.0.0.1:5001"), remote("10.0.0.2:5000"));
+        let remote = remote("10.0.0.1:5000");
         let token = key.make(now, remote, &[1; 8]);
         assert!(key.check(now + Duration::from_secs(9), &token, remote, &[1; 8]));
         assert!(!key.check(now + Duration::from_secs(11), &token, remote, &[1; 8]));
-        assert!(!key.check(now, &token, "10.0.0.1:5001".parse().unwrap(), &[1; 8]));
-        assert!(!key.check(now, &token, "10.0.0.2:5000".parse().unwrap(), &[1; 8]));
+        assert!(!key.check(now, &token, other_port, &[1; 8]));
+        assert!(!key.check(now, &token, other_host, &[1; 8]));
         assert!(!key.check(now, &token, remote, &[2; 8]));
         assert!(!TokenKey::new([8; 32]).check(now, &token, remote, &[1; 8]));
         for i in 0..token.len() {
@@ -97,5 +99,17 @@ mod tests {
             assert!(!key.check(now, &forged, remote, &[1; 8]), "byte {i}");
         }
         assert!(!key.check(now, &[], remote, &[1; 8]));
+    }
+
+    #[test]
+    fn tokens_of_sessions_over_relays_are_bound_to_their_flow() {
+        let key = TokenKey::new([7; 32]);
+        let now = Timestamp::from_millis(100_000);
+        let flow = FlowKey { destination: NodeId(1), source: NodeId(2), flow: 3 };
+        let token = key.make(now, Remote::Relays(flow), &[1; 8]);
+        assert!(key.check(now, &token, Remote::Relays(flow), &[1; 8]));
+        for other in [FlowKey { destination: NodeId(4), ..flow }, FlowKey { flow: 4, ..flow }] {
+            assert!(!key.check(now, &token, Remote::Relays(other), &[1; 8]));
+        }
     }
 }

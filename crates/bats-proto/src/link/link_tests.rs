@@ -1,6 +1,5 @@
 //! Two links without an endpoint. Real TLS; the sessions above them are stubs.
 
-use core::net::SocketAddr;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -158,7 +157,7 @@ impl End {
     fn new(
         now: Timestamp,
         (role, handshake): (Role, Handshake),
-        remote: SocketAddr,
+        remote: Remote,
         local_cid: [u8; 4],
     ) -> Self {
         let setup = LinkSetup {
@@ -209,6 +208,10 @@ impl End {
     }
 }
 
+fn remote(ip: [u8; 4], port: u16) -> Remote {
+    Remote::Network((ip, port).into())
+}
+
 /// Both ends of a path without loss.
 #[derive(Debug)]
 struct Pair {
@@ -222,7 +225,7 @@ impl Pair {
     fn established() -> Self {
         let now = Timestamp::from_millis(1_000);
         let transport = Arc::new(TransportConfig::default());
-        let addresses = [1, 2].map(|host| SocketAddr::from(([10, 0, 0, host], 4_000)));
+        let addresses = [1, 2].map(|host| remote([10, 0, 0, host], 4_000));
         let client = ClientConfig {
             trust: PeerTrust::DangerousAcceptAny,
             identity: None,
@@ -372,7 +375,7 @@ fn packets_in_flight_stay_in_the_window_when_the_port_changes_again() {
         // None of these arrives.
         pair.server.datagrams(pair.now);
         let before = pair.server.link.sent.bytes_in_flight();
-        let from = (SocketAddr::from(([10, 0, 0, 1], port)), None);
+        let from = (remote([10, 0, 0, 1], port), None);
         let End { link, session } = &mut pair.server;
         link.handle_packet(pair.now, from, &mut sent[0], false, session);
         (before, link.sent.bytes_in_flight())
@@ -398,7 +401,7 @@ fn packets_in_flight_are_abandoned_with_each_move_to_another_host() {
         assert!(pair.server.link.sent.bytes_in_flight() > 0);
         pair.client.session.coded = 1;
         let mut sent = pair.client.datagrams(pair.now);
-        let from = (SocketAddr::from(([10, 0, 1, host], 4_000)), None);
+        let from = (remote([10, 0, 1, host], 4_000), None);
         let End { link, session } = &mut pair.server;
         link.handle_packet(pair.now, from, &mut sent[0], false, session);
         assert_ne!(link.remote(), from.0, "it is not validated");
@@ -418,10 +421,10 @@ fn packets_in_flight_are_abandoned_with_each_move_to_another_host() {
 #[test]
 fn only_servers_follow_the_newest_packet_to_another_address() {
     let mut pair = Pair::established();
-    let other = (SocketAddr::from(([10, 0, 0, 1], 5_000)), None);
+    let other = (remote([10, 0, 0, 1], 5_000), None);
     pair.server.session.coded = 1;
     let mut to_client = pair.server.datagrams(pair.now);
-    let (before, servers) = (pair.client.link.remote(), SocketAddr::from(([10, 0, 0, 2], 5_000)));
+    let (before, servers) = (pair.client.link.remote(), remote([10, 0, 0, 2], 5_000));
     let End { link, session } = &mut pair.client;
     link.handle_packet(pair.now, (servers, None), &mut to_client[0], false, session);
     assert_eq!((session.received.len(), link.remote()), (1, before), "the client stays");

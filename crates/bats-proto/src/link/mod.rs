@@ -44,7 +44,7 @@ mod state;
 mod timer;
 mod transmit;
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -64,6 +64,7 @@ use crate::error::CloseReason;
 use crate::flow::PathView;
 use crate::handshake::{Handshake, RetransmitTimers};
 use crate::relay::LinkView;
+use crate::remote::Remote;
 use crate::stats::ConnectionStats;
 use crate::wire::flow::NodeId;
 use crate::wire::parameters::TransportParameters;
@@ -332,7 +333,7 @@ impl Link {
         self.state.is_dead()
     }
 
-    pub(crate) fn remote(&self) -> SocketAddr {
+    pub(crate) fn remote(&self) -> Remote {
         self.path.remote()
     }
 

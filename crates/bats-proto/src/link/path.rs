@@ -1,14 +1,15 @@
 //! The path of a link: its 4-tuple, the validation of new addresses of the peer (RFC 9000, section 9), and the
 //! anti-amplification limit (section 8).
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 use core::num::NonZeroU32;
 use core::time::Duration;
 
 use bats_types::Timestamp;
 use rand::Rng;
 
-use crate::datagram::{Local, Transmit};
+use crate::datagram::{Local, Outgoing};
+use crate::remote::Remote;
 
 /// ECN codepoint ECT(0) (RFC 9000, section 13.4).
 const ECT0: u8 = 0b10;
@@ -22,13 +23,13 @@ const AMPLIFICATION: u64 = 3;
 /// bytes, an IP and a UDP header excluded.
 const CHALLENGES_BYTES: u64 = 40 * (MAX_CHALLENGES as u64 - 1);
 
-/// The peer's address, and the local address that packets are sent from.
-type Addresses = (SocketAddr, Option<IpAddr>);
+/// Where the peer is, and the local address that packets are sent from.
+type Addresses = (Remote, Option<IpAddr>);
 
 /// A new address of the peer that is being validated.
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
-    remote: SocketAddr,
+    remote: Remote,
     local_ip: Option<IpAddr>,
     challenge: u64,
     sent: u32,
@@ -53,7 +54,7 @@ pub(super) enum Validated {
 /// The current 4-tuple of a link, and the validation of the peer's newest address (RFC 9000, section 8.2).
 #[derive(Debug)]
 pub(super) struct Path {
-    remote: SocketAddr,
+    remote: Remote,
     local_ip: Option<IpAddr>,
     /// The only interface to send through; a client's stays the same.
     interface: Option<NonZeroU32>,
@@ -77,7 +78,7 @@ pub(super) struct Path {
 }
 
 impl Path {
-    pub(super) fn new(remote: SocketAddr, local: Local) -> Self {
+    pub(super) fn new(remote: Remote, local: Local) -> Self {
         Self {
             remote,
             local_ip: local.ip,
@@ -94,8 +95,8 @@ impl Path {
         }
     }
 
-    /// Address of the peer.
-    pub(super) fn remote(&self) -> SocketAddr {
+    /// Where the peer is.
+    pub(super) fn remote(&self) -> Remote {
         self.remote
     }
 
@@ -115,14 +116,14 @@ impl Path {
     }
 
     /// Datagrams of `len` bytes in total leave now. Charges them to an address that is not validated yet.
-    pub(super) fn transmit(&mut self, len: usize, segment_size: usize) -> Transmit {
+    pub(super) fn transmit(&mut self, len: usize, segment_size: usize) -> Outgoing {
         self.sent += len as u64;
         if let Some(candidate) = &mut self.candidate
             && candidate.remote == self.remote
         {
             candidate.bytes_sent += len as u64;
         }
-        Transmit {
+        Outgoing {
             remote: self.remote,
             local_ip: self.local_ip,
             interface: self.interface,
@@ -190,7 +191,7 @@ impl Path {
     pub(super) fn on_new_address(
         &mut self,
         now: Timestamp,
-        addresses: (SocketAddr, Option<IpAddr>),
+        addresses: Addresses,
         bytes: usize,
         probe_timeout: Duration,
         rng: &mut impl Rng,
@@ -205,7 +206,7 @@ impl Path {
             }
             _ => self.challenge(now, addresses, bytes, rng),
         }
-        let is_used = remote.ip() == self.remote.ip()
+        let is_used = remote.is_same_host(self.remote)
             && self.validated.is_none()
             && !self.rebinding_disallowed;
         if is_used {
@@ -288,7 +289,7 @@ impl Path {
         now: Timestamp,
         len: usize,
         probe_timeout: Duration,
-    ) -> Option<(SocketAddr, Option<IpAddr>)> {
+    ) -> Option<Addresses> {
         let candidate = self.candidate.as_mut()?;
         candidate.sent += 1;
         let wait = probe_timeout * (1 << candidate.sent.min(6)) / 2;
@@ -325,7 +326,7 @@ impl Path {
         if candidate.remote == self.remote {
             return Validated::Current;
         }
-        let has_moved = candidate.remote.ip() != self.remote.ip();
+        let has_moved = !candidate.remote.is_same_host(self.remote);
         (self.remote, self.local_ip) = (candidate.remote, candidate.local_ip);
         if has_moved { Validated::Moved } else { Validated::Rebound }
     }
@@ -346,8 +347,8 @@ mod tests {
 
     const PROBE_TIMEOUT: Duration = Duration::from_millis(100);
 
-    fn remote(host: u8, port: u16) -> SocketAddr {
-        SocketAddr::from(([10, 0, 0, host], port))
+    fn remote(host: u8, port: u16) -> Remote {
+        Remote::Network(([10, 0, 0, host], port).into())
     }
 
     fn at(ms: u64) -> Timestamp {
@@ -355,7 +356,7 @@ mod tests {
     }
 
     /// A path to port 1 of host 1, and a packet of `bytes` bytes from another address.
-    fn path_after_packet(from: SocketAddr, bytes: usize) -> (Path, ChaCha8Rng) {
+    fn path_after_packet(from: Remote, bytes: usize) -> (Path, ChaCha8Rng) {
         let mut rng = ChaCha8Rng::from_seed([1; 32]);
         let mut path = Path::new(remote(1, 1), Local::default());
         path.on_new_address(at(0), (from, None), bytes, PROBE_TIMEOUT, &mut rng);

@@ -290,13 +290,13 @@ impl PacketProtection {
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
 
     use bats_types::Timestamp;
 
     use super::*;
     use crate::config::{ClientConfig, PeerTrust, Security, TransportConfig};
     use crate::crypto::plain_keys;
+    use crate::remote::Remote;
     use crate::wire::parameters::TransportParameters;
 
     /// RFC 9001, section 6.6: the limit applies to the packets that fail with any of the keys.
@@ -307,7 +307,7 @@ mod tests {
             identity: None,
             transport: TransportConfig::default().into(),
         };
-        let to = (SocketAddr::from(([10, 0, 0, 1], 1)), "server");
+        let to = (Remote::Network(([10, 0, 0, 1], 1).into()), "server");
         let parameters = TransportParameters::default();
         let security = Security::DangerousPlain;
         let now = Timestamp::ZERO;

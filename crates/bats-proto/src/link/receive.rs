@@ -1,6 +1,6 @@
 //! Receiving: data packets and their frames.
 
-use core::net::{IpAddr, SocketAddr};
+use core::net::IpAddr;
 
 use bats_types::Timestamp;
 
@@ -15,6 +15,7 @@ use super::session_interface::{LinkSession, SessionFrame};
 use super::{Link, Medium, RelayInput, Role};
 use crate::error::CloseReason;
 use crate::handshake::HandshakeError;
+use crate::remote::Remote;
 use crate::wire::frame::{self, AckHeader, Frame, FrameCount, ReadLimits};
 use crate::wire::short_header::{PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD};
 use crate::wire::varint::Reader;
@@ -57,7 +58,7 @@ impl Link {
         self.counters.on_malformed();
     }
 
-    /// Takes a data packet from an address.
+    /// Takes a data packet, and the local address that it was sent to.
     #[deny(
         clippy::unwrap_used,
         clippy::expect_used,
@@ -67,7 +68,7 @@ impl Link {
     pub(crate) fn handle_packet(
         &mut self,
         now: Timestamp,
-        (remote, local_ip): (SocketAddr, Option<IpAddr>),
+        (remote, local_ip): (Remote, Option<IpAddr>),
         packet: &mut [u8],
         ce: bool,
         session: &mut impl LinkSession,

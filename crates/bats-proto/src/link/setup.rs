@@ -1,11 +1,11 @@
 //! What a link is made of: its end, its medium, its configuration and its handshake.
 
-use core::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::config::TransportConfig;
 use crate::datagram::Local;
 use crate::handshake::Handshake;
+use crate::remote::Remote;
 
 /// Which end of the link this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(crate) struct LinkSetup {
     pub(crate) role: Role,
     pub(crate) medium: Medium,
     pub(crate) config: Arc<TransportConfig>,
-    pub(crate) remote: SocketAddr,
+    pub(crate) remote: Remote,
     pub(crate) local: Local,
     pub(crate) local_cid: [u8; 4],
     pub(crate) handshake: Handshake,

@@ -9,7 +9,7 @@ use super::protection::PacketProtection;
 use super::sent::Contents;
 use super::session_interface::LinkSession;
 use super::{Link, Medium, PacketSource};
-use crate::datagram::Transmit;
+use crate::datagram::Outgoing;
 use crate::error::CloseReason;
 use crate::flow::PathView;
 use crate::wire::frame::{self, Frame};
@@ -41,7 +41,7 @@ impl Link {
         buffer: &mut Vec<u8>,
         session: &mut impl LinkSession,
         mut source: Option<&mut dyn PacketSource>,
-    ) -> Option<Transmit> {
+    ) -> Option<Outgoing> {
         buffer.clear();
         if self.state.is_dead() {
             return None;
@@ -91,7 +91,7 @@ impl Link {
         segment_size.map(|segment_size| self.transmit(now, buffer, segment_size))
     }
 
-    fn transmit(&mut self, now: Timestamp, buffer: &[u8], segment_size: usize) -> Transmit {
+    fn transmit(&mut self, now: Timestamp, buffer: &[u8], segment_size: usize) -> Outgoing {
         self.activity.on_sent(now, self.config.keep_alive_interval());
         self.counters.on_sent(buffer.len().div_ceil(segment_size) as u64, buffer.len());
         self.path.transmit(buffer.len(), segment_size)
@@ -102,7 +102,7 @@ impl Link {
         now: Timestamp,
         buffer: &mut Vec<u8>,
         session: &mut impl LinkSession,
-    ) -> Option<Transmit> {
+    ) -> Option<Outgoing> {
         let close = self.closing.take()?;
         if self.protection.is_some() {
             // Acknowledge with the CLOSE frame everything received so far, so that the peer knows
@@ -134,7 +134,7 @@ impl Link {
         Some(self.transmit(now, buffer, len))
     }
 
-    fn poll_handshake(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<Transmit> {
+    fn poll_handshake(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<Outgoing> {
         // The stash, whose capacity is that of a packet, may have taken the buffer's place.
         buffer.reserve(HANDSHAKE_DATAGRAM);
         if !self.handshake.is_due(now) {
@@ -300,7 +300,7 @@ impl Link {
         now: Timestamp,
         buffer: &mut Vec<u8>,
         session: &mut impl LinkSession,
-    ) -> Option<Transmit> {
+    ) -> Option<Outgoing> {
         let (is_other_path, challenge) = self.path.poll(now);
         if is_other_path {
             self.on_port_changed(now, session);

@@ -66,7 +66,7 @@ fn connection(
     clock: Arc<ExternalClock>,
 ) -> ConnectionSessionStore {
     let (trust, template) = remembered(store, config);
-    let server = SocketAddr::from(([10, 0, 0, 1], port));
+    let server = Remote::Network(([10, 0, 0, 1], port).into());
     let trust = (trust, template);
     ConnectionSessionStore::new(store.clone(), trust, server, name(), b"test", clock)
 }

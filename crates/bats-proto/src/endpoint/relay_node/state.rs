@@ -1,12 +1,10 @@
 //! What an endpoint that is a relay node keeps.
 
-use core::net::SocketAddr;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bats_types::Timestamp;
 use rand::Rng;
 
-use super::addresses::{address, parse};
 use crate::endpoint::handle::ConnectionHandle;
 use crate::relay::{FlowStatus, LinkId, LinkQueue, Relay, RelayConfig, RelayEvent, RelayStats};
 use crate::wire::flow::{FlowKey, NodeId};
@@ -43,13 +41,6 @@ impl RelayNode {
         }
     }
 
-    /// The flow that a session with this address sends, and whether the relay recodes.
-    pub(in crate::endpoint) fn key_of(&self, remote: SocketAddr) -> Option<(FlowKey, bool)> {
-        let (destination, flow) = parse(remote)?;
-        let key = FlowKey { destination, source: self.relay.node(), flow };
-        Some((key, self.relay.is_recoding()))
-    }
-
     pub(in crate::endpoint) fn is_recoding(&self) -> bool {
         self.relay.is_recoding()
     }
@@ -63,17 +54,17 @@ impl RelayNode {
         self.sessions.contains_key(&key)
     }
 
-    /// The address of a new session with a node: no other one of this node sends its flow.
-    pub(in crate::endpoint) fn fresh_address(
+    /// The flow that a new session with a node sends: no other session of this node does.
+    pub(in crate::endpoint) fn fresh_flow(
         &self,
         destination: NodeId,
         rng: &mut impl Rng,
-    ) -> SocketAddr {
+    ) -> FlowKey {
         let source = self.relay.node();
         loop {
-            let flow = rng.next_u32();
-            if !self.sessions.contains_key(&FlowKey { destination, source, flow }) {
-                return address(destination, flow);
+            let key = FlowKey { destination, source, flow: rng.next_u32() };
+            if !self.has_session(key) {
+                return key;
             }
         }
     }
