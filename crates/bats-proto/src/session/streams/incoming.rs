@@ -1,11 +1,11 @@
 //! The receiving direction: decodes packets into symbols, reassembles messages, reports gaps.
 
 use core::time::Duration;
-use std::collections::BTreeMap;
 
 use bats_types::Timestamp;
 use bytes::Bytes;
 
+use super::handed_up::{HandedUp, Left};
 use super::totals::Totals;
 use crate::crypto::SymbolKey;
 use crate::flow::{
@@ -29,61 +29,6 @@ pub(in crate::session) enum Incoming {
     Rateless { flow: RatelessReceiver, reassembly: Reassembly },
     /// BTP.
     Timely(TimelyIncoming),
-}
-
-/// Symbols of which the channels have got their frames although an earlier symbol is missing, and whether
-/// they have frames of messages, too.
-#[derive(Debug, Default)]
-pub(in crate::session) struct HandedUp(BTreeMap<u64, bool>);
-
-/// What is left of a symbol when its turn comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Left {
-    All,
-    /// The frames of messages.
-    Messages,
-    Nothing,
-}
-
-impl HandedUp {
-    /// Hands up what the last packet has decoded beyond the missing symbol.
-    fn hand_up(
-        &mut self,
-        flow: &mut FlowReceiver,
-        channels: &mut Channels,
-        mut open: Option<&mut SymbolKey>,
-    ) -> Result<(), SessionError> {
-        let mut opened = Vec::new();
-        for number in flow.take_fresh() {
-            if !channels.takes_early() {
-                // They wait for the missing symbol.
-                break;
-            }
-            let Some(mut symbol) = flow.symbol(number) else { continue };
-            if self.0.contains_key(&number) {
-                continue;
-            }
-            if let Some(key) = &mut open {
-                if !key.open(number, symbol, &mut opened) {
-                    // It counts as polluted when its turn comes.
-                    continue;
-                }
-                symbol = &opened;
-            }
-            let has_messages = channels.feed_early(symbol)?;
-            self.0.insert(number, has_messages);
-        }
-        Ok(())
-    }
-
-    /// What is left of this symbol, whose turn has come.
-    fn take(&mut self, number: u64) -> Left {
-        match self.0.remove(&number) {
-            None => Left::All,
-            Some(true) => Left::Messages,
-            Some(false) => Left::Nothing,
-        }
-    }
 }
 
 /// Receiving direction of BTP: messages arrive before their deadline or not at all.

@@ -1,5 +1,6 @@
 //! Sending and receiving of messages, by mode.
 
+mod handed_up;
 mod incoming;
 mod outgoing;
 mod totals;
@@ -29,7 +30,8 @@ use crate::flow::{
 };
 use crate::wire::parameters::{TransportParameters, symbol_size_for};
 use crate::wire::short_header::PacketKind;
-use incoming::{HandedUp, Taken, TimelyIncoming};
+use handed_up::HandedUp;
+use incoming::{Taken, TimelyIncoming};
 
 /// What both directions depend on.
 #[derive(Debug)]
