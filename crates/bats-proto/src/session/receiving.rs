@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::limits::channel_limits;
 use super::receive_memory::ReceiveMemory;
-use super::streams::Streams;
+use super::streams::{Receiving, Streams};
 use super::{EndToEnd, Session, min_receive_budget};
 use crate::event::Event;
 use crate::flow::FlowError;

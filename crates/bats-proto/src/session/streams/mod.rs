@@ -2,7 +2,12 @@
 
 mod handed_up;
 mod incoming;
+mod mode;
 mod outgoing;
+mod rateless;
+mod reliable;
+mod taken;
+mod timely;
 mod totals;
 
 use core::time::Duration;
@@ -10,6 +15,7 @@ use core::time::Duration;
 use bats_types::Timestamp;
 
 pub(super) use incoming::Incoming;
+pub(super) use mode::Receiving;
 pub(super) use outgoing::Outgoing;
 pub(super) use totals::Totals;
 
@@ -30,8 +36,10 @@ use crate::flow::{
 };
 use crate::wire::parameters::{TransportParameters, symbol_size_for};
 use crate::wire::short_header::PacketKind;
-use handed_up::HandedUp;
-use incoming::{Taken, TimelyIncoming};
+use rateless::RatelessIncoming;
+use reliable::ReliableIncoming;
+use taken::Taken;
+use timely::TimelyIncoming;
 
 /// What both directions depend on.
 #[derive(Debug)]
@@ -96,11 +104,10 @@ impl Streams {
                 }
                 (
                     Outgoing::Reliable { queue, flow: FlowSender::new(sender) },
-                    Incoming::Reliable {
-                        flow: FlowReceiver::new(receiver),
-                        reassembly: Reassembly::new(max_message(config)),
-                        early: HandedUp::default(),
-                    },
+                    Incoming::Reliable(ReliableIncoming::new(
+                        FlowReceiver::new(receiver),
+                        Reassembly::new(max_message(config)),
+                    )),
                 )
             }
             Mode::Brctp => {
@@ -124,10 +131,10 @@ impl Streams {
                         queue: SendQueue::new(),
                         flow: RatelessSender::new(sender),
                     },
-                    Incoming::Rateless {
-                        flow: RatelessReceiver::new(receiver),
-                        reassembly: Reassembly::new(max_message(config)),
-                    },
+                    Incoming::Rateless(RatelessIncoming::new(
+                        RatelessReceiver::new(receiver),
+                        Reassembly::new(max_message(config)),
+                    )),
                 )
             }
             Mode::Btp | Mode::Transparent => {
@@ -219,7 +226,7 @@ impl Streams {
         }
     }
 
-    /// See [`Incoming::free_some`].
+    /// See [`Receiving::free_some`].
     pub(super) fn free_some(&mut self) -> bool {
         self.incoming.free_some(&mut self.inbox)
     }
@@ -244,7 +251,7 @@ impl Streams {
         self.outgoing.poll(now, symbol_size, path, channels, seal, out)
     }
 
-    /// See [`Incoming::take`].
+    /// See [`Receiving::take`].
     pub(super) fn take(
         &mut self,
         room: (usize, bool),

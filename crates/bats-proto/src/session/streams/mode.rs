@@ -1,0 +1,166 @@
+//! The interface of a mode: what its receiving direction does. What has a default is a matter of some modes
+//! only.
+
+use core::time::Duration;
+
+use bats_types::Timestamp;
+
+use super::taken::{Taken, TakenEarly};
+use super::totals::Totals;
+use crate::crypto::SymbolKey;
+use crate::flow::{FlowError, ReceiverCounters, ResidualStats};
+use crate::session::channel::Channels;
+use crate::session::{Inbox, SessionError};
+use crate::wire::coding::SourceHeader;
+use crate::wire::rank::RankFeedback;
+use crate::wire::short_header::PacketKind;
+use crate::wire::varint::Reader;
+
+/// The receiving direction of a mode.
+pub(in crate::session) trait Receiving {
+    /// Frees memory that only a busy flow needs.
+    fn trim(&mut self);
+
+    /// Passes a coded packet to the flow.
+    fn on_packet(
+        &mut self,
+        now: Timestamp,
+        kind: PacketKind,
+        payload: &[u8],
+        rtt: Duration,
+    ) -> Result<(), FlowError>;
+
+    /// Reassembles messages from received symbols. Reliable modes deliver in order, as far as the
+    /// room suffices. BTP delivers at once; if `replace_oldest` (the second part of `room`) is set, it drops
+    /// the oldest messages for which there is no room.
+    ///
+    /// With a key, symbols are opened first. Polluted ones are dropped; reliable modes treat them
+    /// as missing again.
+    fn take(
+        &mut self,
+        inbox: &mut Inbox,
+        channels: Option<&mut Channels>,
+        room: (usize, bool),
+        open: Option<&mut SymbolKey>,
+    ) -> Result<Taken, SessionError>;
+
+    /// Takes a payload of early data: message frames as in a symbol.
+    ///
+    /// # Errors
+    ///
+    /// The mode has no early data, the frames are malformed, or a message number is beyond the limit for early
+    /// data.
+    fn take_early(
+        &mut self,
+        _payload: &[u8],
+        _inbox: &mut Inbox,
+        _budget: usize,
+    ) -> Result<TakenEarly, SessionError> {
+        Err(SessionError::Sequence)
+    }
+
+    /// Marks messages (a bit mask) that another connection has already delivered.
+    fn record_early(&mut self, _delivered: u32) {}
+
+    /// When to send rank feedback.
+    fn feedback_at(&self) -> Option<Timestamp> {
+        None
+    }
+
+    /// The rank feedback to send now.
+    fn feedback(&mut self, _now: Timestamp, _rtt: Duration) -> Option<RankFeedback> {
+        None
+    }
+
+    /// Raises the memory that this direction may hold.
+    fn raise_budget(&mut self, bytes: usize);
+
+    /// Whether a symbol or block is ready for the session.
+    fn has_ready(&self) -> bool;
+
+    /// Whether the flow holds anything, if it consists of blocks.
+    fn holds_blocks(&self, _inbox: &Inbox) -> Option<bool> {
+        None
+    }
+
+    /// Bytes that may be held in addition when a packet fills a gap.
+    fn growth(&self) -> usize {
+        0
+    }
+
+    /// Bytes of the message under assembly that are still to come.
+    fn bytes_missing(&self) -> usize {
+        0
+    }
+
+    /// Frees what can be spared: the oldest message if the mode does not repair everything, or what only saves work.
+    /// Returns whether it did.
+    fn free_some(&mut self, _inbox: &mut Inbox) -> bool {
+        false
+    }
+
+    /// Whether to send a CREDIT frame now. `elsewhere` bytes are not available; `None` if
+    /// messages and channels have credit of their own.
+    fn update_credit(
+        &mut self,
+        _now: Timestamp,
+        _rtt: Duration,
+        _inbox: &Inbox,
+        _elsewhere: Option<usize>,
+    ) -> bool {
+        false
+    }
+
+    /// The credit for the CREDIT frame.
+    fn credit(&mut self) -> Option<u64> {
+        None
+    }
+
+    /// The peer's flow ends with `totals`; missing symbols are awaited until `until`.
+    fn on_end(&mut self, _totals: Totals, _until: Timestamp) {}
+
+    /// When to call [`on_timeout`](Self::on_timeout).
+    fn next_timeout(&self) -> Option<Timestamp> {
+        None
+    }
+
+    /// Completes the flow when nothing is missing, or when the time for missing symbols is over.
+    fn on_timeout(&mut self, _now: Timestamp) {}
+
+    /// The peer has closed the connection: if its END frame has arrived, the flow is complete, and
+    /// missing symbols will not arrive any more.
+    fn on_closed(&mut self) {}
+
+    /// Whether no more messages will become readable.
+    fn is_finished(&self) -> bool;
+
+    fn bytes_held(&self) -> usize;
+
+    fn counters(&self) -> ReceiverCounters;
+
+    /// Residual loss and repair delay.
+    fn residual(&self) -> ResidualStats {
+        ResidualStats::default()
+    }
+
+    /// Sets how long the receiver leaves the repair of gaps to relays before it reports them.
+    fn set_feedback_delay(&mut self, _delay: Duration) {}
+
+    /// Whether whole blocks are sealed instead of symbols.
+    fn seals_blocks(&self) -> bool {
+        false
+    }
+
+    /// One more than the newest symbol that is known to exist, if source packets have symbols.
+    fn seen_end(&self) -> Option<u64> {
+        None
+    }
+
+    /// Symbol number and symbol of a source packet.
+    fn source<'a>(&self, payload: &'a [u8]) -> Option<(u64, &'a [u8])> {
+        let seen_end = self.seen_end()?;
+        let mut reader = Reader::new(payload);
+        let number = SourceHeader::decode(&mut reader)?.number(seen_end);
+        Some((number, reader.rest()))
+    }
+}
