@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use bats_types::Timestamp;
 
-use super::streams::{Receiving, Streams, Totals};
+use super::streams::{Receiving, Sending, Streams, Totals};
 use crate::link::{SessionFrames, take_expired};
 
 /// Frames that wait for the next control packet of the link.

@@ -62,7 +62,7 @@ use end_to_end::EndToEnd;
 use limits::channel_limits;
 use notifications::Notifications;
 use receive_memory::ReceiveMemory;
-use streams::{Receiving, StreamSetup, Streams, Totals};
+use streams::{Receiving, Sending, StreamSetup, Streams, Totals};
 use transport::SessionTransport;
 
 /// Bytes of a coded packet in addition to the symbol, at most.

@@ -6,7 +6,7 @@ use bats_types::Timestamp;
 use bytes::Bytes;
 
 use super::end_to_end::{EndToEnd, FirstLink};
-use super::streams::{Outgoing, Streams};
+use super::streams::{Outgoing, Sending, Streams};
 use super::{Session, SessionTransport, TransportConfig};
 use crate::error::SendError;
 use crate::flow::PathView;

@@ -15,13 +15,12 @@ use core::time::Duration;
 use bats_types::Timestamp;
 
 pub(super) use incoming::Incoming;
-pub(super) use mode::Receiving;
+pub(super) use mode::{Receiving, Sending};
 pub(super) use outgoing::Outgoing;
 pub(super) use totals::Totals;
 
 use super::channel::{ChannelLimits, Channels};
 use super::datagram_assembly::DatagramAssembly;
-use super::datagram_queue::DatagramQueue;
 use super::error::SessionError;
 use super::inbox::Inbox;
 use super::limits::{WINDOW_CAP, flow_budget, max_message, receive_budget, send_budget};
@@ -36,10 +35,10 @@ use crate::flow::{
 };
 use crate::wire::parameters::{TransportParameters, symbol_size_for};
 use crate::wire::short_header::PacketKind;
-use rateless::RatelessIncoming;
-use reliable::ReliableIncoming;
+use rateless::{RatelessIncoming, RatelessOutgoing};
+use reliable::{ReliableIncoming, ReliableOutgoing};
 use taken::Taken;
-use timely::TimelyIncoming;
+use timely::{TimelyIncoming, TimelyOutgoing};
 
 /// What both directions depend on.
 #[derive(Debug)]
@@ -103,7 +102,7 @@ impl Streams {
                     queue.set_credit(channels.message_credit());
                 }
                 (
-                    Outgoing::Reliable { queue, flow: FlowSender::new(sender) },
+                    Outgoing::Reliable(ReliableOutgoing::new(queue, FlowSender::new(sender))),
                     Incoming::Reliable(ReliableIncoming::new(
                         FlowReceiver::new(receiver),
                         Reassembly::new(max_message(config)),
@@ -127,10 +126,7 @@ impl Streams {
                     receivers: 1,
                 };
                 (
-                    Outgoing::Rateless {
-                        queue: SendQueue::new(),
-                        flow: RatelessSender::new(sender),
-                    },
+                    Outgoing::Rateless(RatelessOutgoing::new(RatelessSender::new(sender))),
                     Incoming::Rateless(RatelessIncoming::new(
                         RatelessReceiver::new(receiver),
                         Reassembly::new(max_message(config)),
@@ -147,11 +143,7 @@ impl Streams {
                 let flow = TimelyReceiver::new(max_symbol_size, peer.code_seed);
                 let assembly = DatagramAssembly::new(max_message(config), receive_budget(config));
                 (
-                    Outgoing::Timely {
-                        queue: DatagramQueue::default(),
-                        flow: TimelySender::new(sender),
-                        end_acknowledged: false,
-                    },
+                    Outgoing::Timely(TimelyOutgoing::new(TimelySender::new(sender))),
                     Incoming::Timely(TimelyIncoming::new(flow, assembly)),
                 )
             }
@@ -238,7 +230,7 @@ impl Streams {
         self.incoming.update_credit(now, rtt, &self.inbox, elsewhere)
     }
 
-    /// See [`Outgoing::poll`].
+    /// See [`Sending::poll`].
     pub(super) fn poll(
         &mut self,
         now: Timestamp,

@@ -1,20 +1,161 @@
-//! The interface of a mode: what its receiving direction does. What has a default is a matter of some modes
-//! only.
+//! The interface of a mode: what its directions do. What has a default is a matter of some modes only.
 
 use core::time::Duration;
 
 use bats_types::Timestamp;
+use bytes::Bytes;
 
 use super::taken::{Taken, TakenEarly};
 use super::totals::Totals;
 use crate::crypto::SymbolKey;
-use crate::flow::{FlowError, ReceiverCounters, ResidualStats};
+use crate::flow::{FlowError, PathView, ReceiverCounters, ResidualStats, SenderCounters};
 use crate::session::channel::Channels;
 use crate::session::{Inbox, SessionError};
 use crate::wire::coding::SourceHeader;
 use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
+
+/// The sending direction of a mode.
+pub(in crate::session) trait Sending {
+    fn is_finished(&self) -> bool;
+
+    /// Frees memory that only a busy flow needs.
+    fn trim(&mut self);
+
+    /// Ends the flow.
+    fn finish(&mut self);
+
+    /// The totals for the END frame, if the flow has ended and the mode uses that frame.
+    fn end(&self) -> Option<Totals> {
+        None
+    }
+
+    /// Sets the credit for messages; only a session with channels has it.
+    fn set_message_credit(&mut self, _credit: u64) {}
+
+    /// Queues a message; in modes with deadlines it expires at `expires`.
+    fn push(&mut self, message: Bytes, expires: Timestamp);
+
+    /// Skips the numbers of the first `count` messages, which were sent as early data.
+    fn skip(&mut self, _count: u64) {}
+
+    /// Bytes of messages that no symbol has yet.
+    fn queued_bytes(&self) -> usize;
+
+    /// Bytes kept for repair.
+    fn flow_bytes(&self) -> usize;
+
+    /// Queued bytes and bytes kept for repair.
+    fn bytes_held(&self) -> usize {
+        self.queued_bytes().saturating_add(self.flow_bytes())
+    }
+
+    /// Bytes not yet sent or not yet acknowledged. In modes with deadlines, symbols kept for repair
+    /// do not count.
+    fn waiting_bytes(&self) -> usize {
+        self.bytes_held()
+    }
+
+    /// Bytes not yet sent.
+    fn unsent_bytes(&self) -> usize {
+        self.queued_bytes()
+    }
+
+    /// Sets the link that the next packets are for; `None` if there is only one.
+    fn set_link(&mut self, _link: Option<u64>) {}
+
+    /// Whether unsent symbols are reserved for this link.
+    fn has_assigned(&self, _link: u64) -> bool {
+        false
+    }
+
+    /// Lets other links send the symbols that were reserved for this one.
+    fn release_assigned(&mut self, _link: u64) {}
+
+    /// The peer has acknowledged the END frame.
+    fn on_end_acknowledged(&mut self) {}
+
+    /// Whether every message is acknowledged or expired, and the end of the flow too, if it ended.
+    fn is_all_acknowledged(&self) -> bool;
+
+    fn has_data(&self) -> bool;
+
+    /// Writes the next coded payload to `out`. Symbols are cut as late as possible, so that small
+    /// messages share a symbol and the symbol size follows the path MTU.
+    fn poll(
+        &mut self,
+        now: Timestamp,
+        symbol_size: usize,
+        path: &PathView,
+        channels: Option<&mut Channels>,
+        seal: Option<&mut SymbolKey>,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind>;
+
+    /// When to call [`on_timeout`](Self::on_timeout).
+    fn next_timeout(&self) -> Option<Timestamp> {
+        None
+    }
+
+    fn on_timeout(&mut self, _now: Timestamp, _path: &PathView) {}
+
+    /// The probe timeout expired: returns whether there is data to retransmit. In a blackout,
+    /// `blackout_packets` may be sent until the next one.
+    fn on_probe_timeout(&mut self, blackout_packets: u64) -> bool;
+
+    /// The path was abandoned: everything in flight that is not reported as received is lost. In modes with
+    /// deadlines these symbols would arrive too late.
+    fn on_path_lost(&mut self, _now: Timestamp, _path: &PathView, _is_limited: bool) {}
+
+    fn awaits_decoding(&self) -> bool {
+        false
+    }
+
+    fn on_rank_feedback(
+        &mut self,
+        now: Timestamp,
+        feedback: &RankFeedback,
+        path: &PathView,
+    ) -> Result<(), FlowError>;
+
+    fn on_credit(&mut self, _symbols: u64) {}
+
+    fn counters(&self) -> SenderCounters;
+
+    /// Messages that expired before they were sent.
+    fn expired(&self) -> u64 {
+        0
+    }
+
+    /// The number of the packet's symbol or block, by which the peer can attribute pollution.
+    fn number_of(&self, kind: PacketKind, payload: &[u8]) -> Option<u64>;
+
+    /// The peer reported pollution.
+    fn on_polluted(&mut self) {}
+
+    /// One more than the newest symbol or block that was sent, if the peer reports ranks.
+    fn sent_end(&self) -> Option<u64> {
+        None
+    }
+
+    /// Removes symbols that were never sent from a report.
+    fn limit(&self, feedback: &mut RankFeedback) {
+        let Some(end) = self.sent_end() else { return };
+        if feedback.seen_end > end {
+            feedback.seen_end = end;
+            feedback.entries.retain(|entry| entry.first.saturating_add(entry.span) <= end);
+        }
+    }
+
+    /// Whether messages have deadlines.
+    fn is_timely(&self) -> bool {
+        false
+    }
+
+    /// Sets how long the receiver leaves the repair of gaps to relays.
+    fn set_feedback_delay(&mut self, _delay: Duration) {}
+}
 
 /// The receiving direction of a mode.
 pub(in crate::session) trait Receiving {
@@ -50,6 +191,12 @@ pub(in crate::session) trait Receiving {
     ///
     /// The mode has no early data, the frames are malformed, or a message number is beyond the limit for early
     /// data.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn take_early(
         &mut self,
         _payload: &[u8],

@@ -3,15 +3,157 @@
 use core::time::Duration;
 
 use bats_types::Timestamp;
+use bytes::Bytes;
 
-use super::mode::Receiving;
+use super::mode::{Receiving, Sending};
 use super::taken::Taken;
 use crate::crypto::SymbolKey;
-use crate::flow::{FlowError, RatelessReceiver, ReceiverCounters};
+use crate::flow::{
+    FlowError, PathView, RatelessReceiver, RatelessSender, ReceiverCounters, SenderCounters,
+};
 use crate::session::channel::Channels;
-use crate::session::{Inbox, Reassembly, SessionError};
+use crate::session::{Inbox, Reassembly, SendQueue, SessionError};
+use crate::wire::coding::RepairHeader;
 use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
+use crate::wire::varint::Reader;
+
+/// Sending direction of BRCTP.
+#[derive(Debug)]
+pub(in crate::session) struct RatelessOutgoing {
+    queue: SendQueue,
+    flow: RatelessSender,
+}
+
+impl RatelessOutgoing {
+    pub(super) fn new(flow: RatelessSender) -> Self {
+        Self { queue: SendQueue::new(), flow }
+    }
+}
+
+impl Sending for RatelessOutgoing {
+    fn is_finished(&self) -> bool {
+        self.queue.is_finished()
+    }
+
+    fn trim(&mut self) {
+        self.flow.trim();
+    }
+
+    fn finish(&mut self) {
+        self.queue.finish();
+    }
+
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
+    fn push(&mut self, message: Bytes, _expires: Timestamp) {
+        self.queue.push(message);
+    }
+
+    fn queued_bytes(&self) -> usize {
+        self.queue.bytes_held()
+    }
+
+    fn flow_bytes(&self) -> usize {
+        self.flow.bytes_held()
+    }
+
+    fn set_link(&mut self, link: Option<u64>) {
+        self.flow.set_link(link);
+    }
+
+    fn has_assigned(&self, link: u64) -> bool {
+        self.flow.has_assigned(link)
+    }
+
+    fn release_assigned(&mut self, link: u64) {
+        self.flow.release_assigned(link);
+    }
+
+    fn is_all_acknowledged(&self) -> bool {
+        self.queue.is_empty() && self.flow.all_acknowledged()
+    }
+
+    fn has_data(&self) -> bool {
+        !self.queue.is_empty() || self.flow.wants_to_send()
+    }
+
+    fn poll(
+        &mut self,
+        now: Timestamp,
+        symbol_size: usize,
+        path: &PathView,
+        _channels: Option<&mut Channels>,
+        mut seal: Option<&mut SymbolKey>,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        let Self { queue, flow } = self;
+        while flow.wants_block() && !queue.is_empty() {
+            let number = flow.next_number();
+            let pushed = flow.push_block(symbol_size, path, |bytes| {
+                let len = match &mut seal {
+                    None => queue.fill_symbol(bytes),
+                    Some(key) => key.seal_block(number, bytes, |o| queue.fill_symbol(o)),
+                };
+                (len, !queue.is_empty())
+            });
+            if !pushed {
+                break;
+            }
+        }
+        flow.poll(now, out)
+    }
+
+    fn on_probe_timeout(&mut self, _blackout_packets: u64) -> bool {
+        self.flow.on_probe_timeout()
+    }
+
+    fn on_path_lost(&mut self, _now: Timestamp, _path: &PathView, _is_limited: bool) {
+        self.flow.on_probe_timeout();
+    }
+
+    fn awaits_decoding(&self) -> bool {
+        !self.flow.all_acknowledged()
+    }
+
+    fn on_rank_feedback(
+        &mut self,
+        now: Timestamp,
+        feedback: &RankFeedback,
+        path: &PathView,
+    ) -> Result<(), FlowError> {
+        self.flow.on_rank_feedback(0, now, feedback, path)
+    }
+
+    fn on_credit(&mut self, symbols: u64) {
+        self.flow.on_credit(symbols);
+    }
+
+    fn counters(&self) -> SenderCounters {
+        self.flow.counters()
+    }
+
+    fn number_of(&self, _kind: PacketKind, payload: &[u8]) -> Option<u64> {
+        let mut reader = Reader::new(payload);
+        Some(RepairHeader::decode(&mut reader)?.first_symbol(self.flow.next_number()))
+    }
+
+    fn on_polluted(&mut self) {
+        self.flow.on_polluted();
+    }
+
+    fn sent_end(&self) -> Option<u64> {
+        Some(self.flow.next_number())
+    }
+
+    fn set_feedback_delay(&mut self, delay: Duration) {
+        self.flow.set_feedback_delay(delay);
+    }
+}
 
 /// Receiving direction of BRCTP.
 #[derive(Debug)]

@@ -3,16 +3,173 @@
 use core::time::Duration;
 
 use bats_types::Timestamp;
+use bytes::Bytes;
 
 use super::handed_up::{HandedUp, Left};
-use super::mode::Receiving;
+use super::mode::{Receiving, Sending};
 use super::taken::Taken;
 use crate::crypto::SymbolKey;
-use crate::flow::{FlowError, FlowReceiver, ReceiverCounters};
+use crate::flow::{
+    FlowError, FlowReceiver, FlowSender, PathView, ReceiverCounters, SenderCounters,
+};
 use crate::session::channel::Channels;
-use crate::session::{Inbox, Reassembly, SessionError};
+use crate::session::{Inbox, Reassembly, SendQueue, SessionError};
+use crate::wire::coding::SourceHeader;
 use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
+use crate::wire::varint::Reader;
+
+/// Sending direction of BRTP.
+#[derive(Debug)]
+pub(in crate::session) struct ReliableOutgoing {
+    queue: SendQueue,
+    flow: FlowSender,
+}
+
+impl ReliableOutgoing {
+    pub(super) fn new(queue: SendQueue, flow: FlowSender) -> Self {
+        Self { queue, flow }
+    }
+}
+
+impl Sending for ReliableOutgoing {
+    fn is_finished(&self) -> bool {
+        self.queue.is_finished()
+    }
+
+    fn trim(&mut self) {
+        self.flow.trim();
+    }
+
+    fn finish(&mut self) {
+        self.queue.finish();
+    }
+
+    fn set_message_credit(&mut self, credit: u64) {
+        self.queue.set_credit(credit);
+    }
+
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
+    fn push(&mut self, message: Bytes, _expires: Timestamp) {
+        self.queue.push(message);
+    }
+
+    fn queued_bytes(&self) -> usize {
+        self.queue.bytes_held()
+    }
+
+    fn flow_bytes(&self) -> usize {
+        self.flow.bytes_held()
+    }
+
+    fn unsent_bytes(&self) -> usize {
+        self.queue.bytes_held() + self.flow.unsent_bytes()
+    }
+
+    fn set_link(&mut self, link: Option<u64>) {
+        self.flow.set_link(link);
+    }
+
+    fn has_assigned(&self, link: u64) -> bool {
+        self.flow.has_assigned(link)
+    }
+
+    fn release_assigned(&mut self, link: u64) {
+        self.flow.release_assigned(link);
+    }
+
+    fn is_all_acknowledged(&self) -> bool {
+        self.queue.is_empty() && self.flow.all_acknowledged()
+    }
+
+    fn has_data(&self) -> bool {
+        self.queue.is_sendable() || self.flow.wants_to_send()
+    }
+
+    fn poll(
+        &mut self,
+        now: Timestamp,
+        symbol_size: usize,
+        path: &PathView,
+        mut channels: Option<&mut Channels>,
+        mut seal: Option<&mut SymbolKey>,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        let Self { queue, flow } = self;
+        let has_more = |queue: &SendQueue, channels: &Option<&mut Channels>| {
+            queue.is_sendable() || channels.as_ref().is_some_and(|c| c.is_sendable())
+        };
+        while flow.wants_symbol() && has_more(queue, &channels) {
+            let number = flow.next_symbol();
+            let mut fill = |bytes: &mut [u8]| match &mut channels {
+                None => queue.fill_symbol(bytes),
+                Some(channels) => channels.fill_symbol(queue, bytes),
+            };
+            let pushed = flow.push_symbol(symbol_size, |bytes| match &mut seal {
+                None => fill(bytes),
+                Some(key) => key.seal(number, bytes, fill),
+            });
+            if !pushed {
+                break;
+            }
+        }
+        flow.poll(now, path, has_more(queue, &channels), out)
+    }
+
+    fn next_timeout(&self) -> Option<Timestamp> {
+        self.flow.next_timeout()
+    }
+
+    fn on_timeout(&mut self, now: Timestamp, _path: &PathView) {
+        self.flow.on_timeout(now);
+    }
+
+    fn on_probe_timeout(&mut self, blackout_packets: u64) -> bool {
+        self.flow.on_probe_timeout(blackout_packets)
+    }
+
+    fn on_path_lost(&mut self, now: Timestamp, path: &PathView, is_limited: bool) {
+        self.flow.on_path_lost(now, path, is_limited);
+    }
+
+    fn awaits_decoding(&self) -> bool {
+        self.flow.awaits_decoding()
+    }
+
+    fn on_rank_feedback(
+        &mut self,
+        now: Timestamp,
+        feedback: &RankFeedback,
+        path: &PathView,
+    ) -> Result<(), FlowError> {
+        self.flow.on_rank_feedback(now, feedback, path)
+    }
+
+    fn on_credit(&mut self, symbols: u64) {
+        self.flow.on_credit(symbols);
+    }
+
+    fn counters(&self) -> SenderCounters {
+        self.flow.counters()
+    }
+
+    fn number_of(&self, kind: PacketKind, payload: &[u8]) -> Option<u64> {
+        if kind != PacketKind::Source {
+            return None;
+        }
+        let mut reader = Reader::new(payload);
+        Some(SourceHeader::decode(&mut reader)?.number(self.flow.next_symbol()))
+    }
+
+    fn sent_end(&self) -> Option<u64> {
+        Some(self.flow.sent_end())
+    }
+}
 
 /// Receiving direction of BRTP.
 #[derive(Debug)]

@@ -3,18 +3,173 @@
 use core::time::Duration;
 
 use bats_types::Timestamp;
+use bytes::Bytes;
 
-use super::mode::Receiving;
+use super::mode::{Receiving, Sending};
 use super::taken::{Taken, TakenEarly};
 use super::totals::Totals;
 use crate::crypto::SymbolKey;
-use crate::flow::{FlowError, ReceiverCounters, ResidualStats, TimelyReceiver};
+use crate::flow::{
+    FlowError, PathView, ReceiverCounters, ResidualStats, SenderCounters, TimelyReceiver,
+    TimelySender,
+};
 use crate::handshake::MAX_EARLY_MESSAGES;
 use crate::session::channel::Channels;
-use crate::session::{DatagramAssembly, Inbox, SessionError};
+use crate::session::{DatagramAssembly, DatagramQueue, Inbox, SessionError};
+use crate::wire::coding::SourceHeader;
 use crate::wire::message::{self, MessageFrame};
+use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
+
+/// Sending direction of BTP.
+#[derive(Debug)]
+pub(in crate::session) struct TimelyOutgoing {
+    queue: DatagramQueue,
+    flow: TimelySender,
+    end_acknowledged: bool,
+}
+
+impl TimelyOutgoing {
+    pub(super) fn new(flow: TimelySender) -> Self {
+        Self { queue: DatagramQueue::default(), flow, end_acknowledged: false }
+    }
+}
+
+impl Sending for TimelyOutgoing {
+    fn is_finished(&self) -> bool {
+        self.queue.is_finished()
+    }
+
+    fn trim(&mut self) {
+        self.flow.trim();
+    }
+
+    fn finish(&mut self) {
+        self.queue.finish();
+    }
+
+    fn end(&self) -> Option<Totals> {
+        let Self { queue, flow, .. } = self;
+        (queue.is_finished() && queue.is_empty())
+            .then(|| Totals { symbols: flow.symbols(), messages: queue.messages() })
+    }
+
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
+    fn push(&mut self, message: Bytes, expires: Timestamp) {
+        self.queue.push(message, expires);
+    }
+
+    fn skip(&mut self, count: u64) {
+        self.queue.skip(count);
+    }
+
+    fn queued_bytes(&self) -> usize {
+        self.queue.bytes_held()
+    }
+
+    fn flow_bytes(&self) -> usize {
+        self.flow.bytes_held()
+    }
+
+    fn waiting_bytes(&self) -> usize {
+        self.queue.bytes_held()
+    }
+
+    fn on_end_acknowledged(&mut self) {
+        self.end_acknowledged = true;
+    }
+
+    fn is_all_acknowledged(&self) -> bool {
+        self.queue.is_empty()
+            && self.flow.is_idle()
+            && (self.end_acknowledged || !self.queue.is_finished())
+    }
+
+    fn has_data(&self) -> bool {
+        !self.queue.is_empty() || self.flow.wants_to_send()
+    }
+
+    fn poll(
+        &mut self,
+        now: Timestamp,
+        symbol_size: usize,
+        path: &PathView,
+        _channels: Option<&mut Channels>,
+        mut seal: Option<&mut SymbolKey>,
+        out: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        let Self { queue, flow, .. } = self;
+        queue.expire(now);
+        while flow.wants_symbol() && !queue.is_empty() {
+            let number = flow.symbols();
+            let pushed = flow.push_symbol(symbol_size, |bytes| match &mut seal {
+                None => queue.fill_symbol(now, bytes),
+                Some(key) => {
+                    let mut expires = now;
+                    let len = key.seal(number, bytes, |bytes| {
+                        let (len, at) = queue.fill_symbol(now, bytes);
+                        expires = at;
+                        len
+                    });
+                    (len, expires)
+                }
+            });
+            if !pushed {
+                break;
+            }
+        }
+        flow.poll(now, path, !queue.is_empty(), out)
+    }
+
+    fn next_timeout(&self) -> Option<Timestamp> {
+        self.flow.next_timeout()
+    }
+
+    fn on_timeout(&mut self, now: Timestamp, path: &PathView) {
+        self.queue.expire(now);
+        self.flow.on_timeout(now, path);
+    }
+
+    fn on_probe_timeout(&mut self, _blackout_packets: u64) -> bool {
+        self.flow.wants_to_send()
+    }
+
+    /// Sent only at the end of a connection, when it has no effect.
+    fn on_rank_feedback(
+        &mut self,
+        _now: Timestamp,
+        _feedback: &RankFeedback,
+        _path: &PathView,
+    ) -> Result<(), FlowError> {
+        Ok(())
+    }
+
+    fn counters(&self) -> SenderCounters {
+        self.flow.counters()
+    }
+
+    fn expired(&self) -> u64 {
+        self.queue.expired()
+    }
+
+    fn number_of(&self, kind: PacketKind, payload: &[u8]) -> Option<u64> {
+        if kind != PacketKind::Source {
+            return None;
+        }
+        let mut reader = Reader::new(payload);
+        Some(SourceHeader::decode(&mut reader)?.number(self.flow.symbols()))
+    }
+
+    fn is_timely(&self) -> bool {
+        true
+    }
+}
 
 /// Receiving direction of BTP.
 #[derive(Debug)]
