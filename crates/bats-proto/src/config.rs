@@ -11,68 +11,16 @@
 )]
 
 mod identity;
+mod mode;
 
 use core::time::Duration;
 use std::sync::Arc;
 
 pub use identity::{Identity, PeerTrust};
+pub use mode::Mode;
 
 use crate::crypto::{KeyLog, SessionStore};
 use crate::error::ConnectError;
-
-/// Delivery mode of a connection. The numbers are part of the API and of the wire format.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Mode {
-    /// BTP: messages with a deadline, each delivered at most once, as soon as it is decoded.
-    Btp = 0,
-    /// BRTP: reliable, ordered messages.
-    #[default]
-    Brtp = 1,
-    /// BRCTP: reliable, ordered messages in blocks with the rateless code of RFC 9426: coded
-    /// packets are sent until the receiver can decode. For objects, and for relays that implement
-    /// only the RFC.
-    Brctp = 2,
-    /// TRANSPARENT: messages are sent at once, encrypted, without redundancy and without congestion
-    /// control. For networks with known sufficient capacity.
-    Transparent = 3,
-    /// Reliable, ordered messages over TCP with TLS 1.3, for networks that block UDP, or to use the
-    /// kernel's congestion control. Another transport binding: see [`stream`](crate::stream).
-    Tcp = 10,
-    /// Plain UDP: one datagram per message, without encryption, repair, congestion control or
-    /// handshake. Another transport binding.
-    Udp = 11,
-    /// Reliable, ordered messages over QUIC. Another transport binding: see
-    /// [`stream`](crate::stream).
-    Quic = 12,
-}
-
-impl Mode {
-    /// All modes.
-    pub const ALL: [Self; 7] =
-        [Self::Btp, Self::Brtp, Self::Brctp, Self::Transparent, Self::Tcp, Self::Udp, Self::Quic];
-
-    /// The mode with this number, if there is one.
-    pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|mode| *mode as u8 == number)
-    }
-
-    /// Whether messages are delivered reliably, once and in order.
-    pub fn is_reliable(self) -> bool {
-        match self {
-            Self::Brtp | Self::Brctp | Self::Tcp | Self::Quic => true,
-            Self::Btp | Self::Transparent | Self::Udp => false,
-        }
-    }
-
-    /// Whether the mode uses this protocol's packets. The driver implements the others.
-    pub fn is_own(self) -> bool {
-        match self {
-            Self::Btp | Self::Brtp | Self::Brctp | Self::Transparent => true,
-            Self::Tcp | Self::Udp | Self::Quic => false,
-        }
-    }
-}
 
 /// Which congestion controller a connection starts with.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -274,6 +222,11 @@ impl TransportConfig {
     /// Interval of keep-alives, at least 10 ms; `None` if there are none.
     pub fn keep_alive_interval(&self) -> Option<Duration> {
         self.keep_alive.map(|interval| interval.max(MIN_KEEP_ALIVE))
+    }
+
+    /// Whether a server with this configuration accepts a mode with early data.
+    pub(crate) fn offers_early(&self) -> bool {
+        Mode::ALL.into_iter().any(|mode| mode.takes_early() && self.offers(mode))
     }
 
     /// Whether a server with this configuration accepts the mode.

@@ -145,9 +145,9 @@ impl Connection {
         self.is_server()
             && handshake.takes_early()
             && self.link.has_keys()
-            && handshake
-                .peer_parameters()
-                .is_some_and(|peer| self.session.agreed_mode(true, peer.mode) == Some(Mode::Btp))
+            && handshake.peer_parameters().is_some_and(|peer| {
+                self.session.agreed_mode(true, peer.mode).is_some_and(Mode::takes_early)
+            })
     }
 
     /// Server: delivers the early data received so far.

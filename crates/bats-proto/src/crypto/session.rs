@@ -33,7 +33,7 @@ use super::trust::{
     Template, TrustIdentity, certificate_and_key, client_verifier, config_error, verification_time,
 };
 use super::{DirectionalKeys, Keys, PacketKey, fingerprint};
-use crate::config::{self, Mode, Security};
+use crate::config::{self, Security};
 use crate::error::ConnectError;
 use crate::remote::Remote;
 use crate::wire::long_header::{CID_LEN, ORIGINAL_CID_LEN};
@@ -173,7 +173,7 @@ impl ClientTls {
         if security == Security::DangerousPlain {
             return Err(config_error("the stand-in for TLS does not support resumption"));
         }
-        if transport.early_data && transport.mode != Mode::Btp {
+        if transport.early_data && !transport.mode.takes_early() {
             return Err(config_error(
                 "early data can be replayed, so only mode 0 (BTP) supports it",
             ));
@@ -223,7 +223,7 @@ impl ServerTls {
         security: Security,
     ) -> Result<Self, ConnectError> {
         let transport = &config.transport;
-        if transport.early_data && !transport.offers(Mode::Btp) {
+        if transport.early_data && !transport.offers_early() {
             return Err(config_error("early data needs mode 0 (BTP), which is not offered"));
         }
         if security == Security::DangerousPlain {

@@ -148,12 +148,11 @@ impl Session {
 
     /// The congestion controller that a link needs for a mode of this session.
     pub(crate) fn algorithm(&self, mode: Mode) -> CongestionAlgorithm {
-        match mode {
-            // The first link's controller applies.
-            _ if self.transport.is_relays() => CongestionAlgorithm::None,
-            Mode::Transparent => CongestionAlgorithm::None,
-            _ => self.config.congestion,
+        // Over relays, the first link's controller applies.
+        if self.transport.is_relays() || mode.is_uncontrolled() {
+            return CongestionAlgorithm::None;
         }
+        self.config.congestion
     }
 
     /// The peer's parameters are known.
@@ -178,7 +177,7 @@ impl Session {
         is_server: bool,
     ) -> Option<Box<Channels>> {
         let own = channel_limits(&self.config, self.memory_limit())?;
-        let peer = peer.channels.filter(|_| mode == Mode::Brtp)?;
+        let peer = peer.channels.filter(|_| mode.has_channels())?;
         Some(Box::new(Channels::new(is_server, own, peer)))
     }
 
