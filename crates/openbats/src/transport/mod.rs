@@ -1,6 +1,8 @@
 //! Transport bindings of the modes: coded packets, the kernel's TCP, QUIC, and plain UDP datagrams.
 
+mod binding;
 mod half_open;
+mod packets;
 #[cfg(feature = "quic")]
 mod quic;
 mod round_robin;
@@ -17,7 +19,7 @@ use std::time::Duration;
 use bats_proto::wire::flow::NodeId;
 use bats_proto::{
     ClientConfig, CloseReason, ConnectError, ConnectionHandle, ConnectionStats, EndpointStats,
-    Event, Input, Mode, PeerLimits, SendError, Timestamp, Transmit,
+    Input, Mode, PeerLimits, SendError, Timestamp,
 };
 use bytes::Bytes;
 
@@ -25,6 +27,9 @@ use bytes::Bytes;
 pub(crate) use quic::Quic;
 pub(crate) use tcp::{Listener, Tcp};
 pub(crate) use udp::Udp;
+
+use binding::Transport;
+use packets::Packets;
 
 /// The error for QUIC datagrams in other modes.
 pub(crate) const DATAGRAMS_NEED_QUIC: &str = "datagrams are an option of mode 12 (QUIC) alone";
@@ -47,12 +52,7 @@ impl Handle {
 }
 
 /// What the I/O thread must do next.
-#[derive(Debug)]
-pub(crate) enum Output {
-    Transmit(Transmit),
-    Event(Handle, Event),
-    Timeout(Option<Timestamp>),
-}
+pub(crate) type Output = binding::Output<Handle>;
 
 /// The transport bindings in the order of their turns.
 #[derive(Clone, Copy, Debug)]
@@ -74,10 +74,41 @@ impl Binding {
     ];
 }
 
+/// Calls a method of the transport binding that has the connection. The call is static (ADR 0028).
+macro_rules! in_transport {
+    (&mut $transports:ident, $handle:expr, |$transport:ident, $id:ident| $call:expr) => {
+        in_transport!(@ [&mut] $transports, $handle, $transport, $id, $call)
+    };
+    (&$transports:ident, $handle:expr, |$transport:ident, $id:ident| $call:expr) => {
+        in_transport!(@ [&] $transports, $handle, $transport, $id, $call)
+    };
+    (@ [$($borrow:tt)+] $transports:ident, $handle:expr, $transport:ident, $id:ident, $call:expr) => {
+        match $handle {
+            Handle::Packets($id) => {
+                let $transport = $($borrow)+ $transports.packets;
+                $call
+            }
+            Handle::Tcp($id) => {
+                let $transport = $($borrow)+ $transports.tcp;
+                $call
+            }
+            Handle::Udp($id) => {
+                let $transport = $($borrow)+ $transports.udp;
+                $call
+            }
+            #[cfg(feature = "quic")]
+            Handle::Quic($id) => {
+                let $transport = $($borrow)+ $transports.quic;
+                $call
+            }
+        }
+    };
+}
+
 /// All transport bindings of an endpoint, with the interface of [`bats_proto::Endpoint`].
 #[derive(Debug)]
 pub(crate) struct Transports {
-    packets: bats_proto::Endpoint,
+    packets: Packets,
     tcp: Tcp,
     udp: Udp,
     #[cfg(feature = "quic")]
@@ -94,7 +125,7 @@ impl Transports {
         #[cfg(feature = "quic")] quic: Quic,
     ) -> Self {
         Self {
-            packets,
+            packets: Packets { endpoint: packets },
             tcp,
             udp,
             #[cfg(feature = "quic")]
@@ -105,7 +136,7 @@ impl Transports {
 
     /// The endpoint of the coded modes, with its relay.
     pub(crate) fn packets(&mut self) -> &mut bats_proto::Endpoint {
-        &mut self.packets
+        &mut self.packets.endpoint
     }
 
     pub(crate) fn connect(
@@ -141,7 +172,9 @@ impl Transports {
                 .quic
                 .connect(now, remote, server_name, &config, has_datagrams)
                 .map(Handle::Quic),
-            _ => self.packets.connect(now, remote, server_name, config).map(Handle::Packets),
+            _ => {
+                self.packets.endpoint.connect(now, remote, server_name, config).map(Handle::Packets)
+            }
         }
     }
 
@@ -159,7 +192,7 @@ impl Transports {
         self.udp.handle_timeout(now);
         #[cfg(feature = "quic")]
         self.quic.handle_timeout(now);
-        self.packets.handle(now, Input::Timeout);
+        self.packets.endpoint.handle(now, Input::Timeout);
     }
 
     pub(crate) fn handle(&mut self, now: Timestamp, input: Input<'_>) {
@@ -178,7 +211,7 @@ impl Transports {
         {
             return self.quic.handle_datagram(now, datagram);
         }
-        self.packets.handle(now, input);
+        self.packets.endpoint.handle(now, input);
     }
 
     /// Handles an ICMP "port unreachable" error, which quotes a part of a sent datagram.
@@ -195,7 +228,7 @@ impl Transports {
         quoted: &[u8],
     ) {
         self.udp.handle_unreachable_port(remote);
-        self.packets.handle_unreachable_port(now, remote, quoted);
+        self.packets.endpoint.handle_unreachable_port(now, remote, quoted);
         #[cfg(feature = "quic")]
         self.quic.handle_unreachable_port(now, remote, quoted);
     }
@@ -217,28 +250,11 @@ impl Transports {
 
     fn poll_binding(&mut self, binding: Binding, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
         match binding {
-            Binding::Packets => match self.packets.poll(now, buffer) {
-                bats_proto::Output::Transmit(transmit) => Output::Transmit(transmit),
-                bats_proto::Output::Event(handle, event) => {
-                    Output::Event(Handle::Packets(handle), event)
-                }
-                bats_proto::Output::Timeout(at) => Output::Timeout(at),
-            },
+            Binding::Packets => self.packets.poll(now, buffer).with_handle(Handle::Packets),
             #[cfg(feature = "quic")]
-            Binding::Quic => match self.quic.poll(now, buffer) {
-                quic::Output::Transmit(transmit) => Output::Transmit(transmit),
-                quic::Output::Event(id, event) => Output::Event(Handle::Quic(id), event),
-                quic::Output::Timeout(at) => Output::Timeout(at),
-            },
-            Binding::Udp => match self.udp.poll(now, buffer) {
-                udp::Output::Transmit(transmit) => Output::Transmit(transmit),
-                udp::Output::Event(id, event) => Output::Event(Handle::Udp(id), event),
-                udp::Output::Timeout(at) => Output::Timeout(at),
-            },
-            Binding::Tcp => match self.tcp.poll(now) {
-                Ok((id, event)) => Output::Event(Handle::Tcp(id), event),
-                Err(at) => Output::Timeout(at),
-            },
+            Binding::Quic => self.quic.poll(now, buffer).with_handle(Handle::Quic),
+            Binding::Udp => self.udp.poll(now, buffer).with_handle(Handle::Udp),
+            Binding::Tcp => self.tcp.poll(now, buffer).with_handle(Handle::Tcp),
         }
     }
 
@@ -248,13 +264,7 @@ impl Transports {
         handle: Handle,
         message: Bytes,
     ) -> Result<(), SendError> {
-        match handle {
-            Handle::Packets(handle) => self.packets.send(now, handle, message),
-            Handle::Tcp(id) => self.tcp.send(id, message),
-            Handle::Udp(id) => self.udp.send(now, id, message, None),
-            #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.send(now, id, message, None),
-        }
+        in_transport!(&mut self, handle, |transport, id| transport.send(now, id, message, None))
     }
 
     pub(crate) fn send_within(
@@ -264,127 +274,60 @@ impl Transports {
         message: Bytes,
         deadline: Duration,
     ) -> Result<(), SendError> {
-        match handle {
-            Handle::Packets(handle) => self.packets.send_within(now, handle, message, deadline),
-            // Reliable modes ignore deadlines.
-            Handle::Tcp(id) => self.tcp.send(id, message),
-            Handle::Udp(id) => self.udp.send(now, id, message, Some(deadline)),
-            #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.send(now, id, message, Some(deadline)),
-        }
+        in_transport!(&mut self, handle, |transport, id| transport.send(
+            now,
+            id,
+            message,
+            Some(deadline)
+        ))
     }
 
     pub(crate) fn finish(&mut self, now: Timestamp, handle: Handle) -> Result<(), SendError> {
-        match handle {
-            Handle::Packets(handle) => self.packets.finish(now, handle),
-            Handle::Tcp(id) => self.tcp.finish(id),
-            Handle::Udp(id) => self.udp.finish(id),
-            #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.finish(id),
-        }
+        in_transport!(&mut self, handle, |transport, id| transport.finish(now, id))
     }
 
     pub(crate) fn recv(&mut self, now: Timestamp, handle: Handle) -> Option<Bytes> {
-        match handle {
-            Handle::Packets(handle) => self.packets.recv(now, handle),
-            Handle::Tcp(id) => self.tcp.recv(id),
-            Handle::Udp(id) => self.udp.recv(id),
-            #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.recv(id),
-        }
+        in_transport!(&mut self, handle, |transport, id| transport.recv(now, id))
     }
 
     pub(crate) fn is_finished(&self, handle: Handle) -> bool {
-        match handle {
-            Handle::Packets(handle) => self.packets.is_finished(handle),
-            Handle::Tcp(id) => self.tcp.session(id).is_some_and(|session| session.is_finished()),
-            // In mode UDP the peer cannot signal its end.
-            Handle::Udp(_) => false,
-            #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.is_finished(id),
-        }
+        in_transport!(&self, handle, |transport, id| transport.is_finished(id))
     }
 
     pub(crate) fn is_all_acknowledged(&self, handle: Handle) -> bool {
-        match handle {
-            Handle::Packets(handle) => self.packets.is_all_acknowledged(handle),
-            Handle::Tcp(id) => {
-                self.tcp.session(id).is_some_and(|session| session.is_all_acknowledged())
-            }
-            Handle::Udp(id) => self.udp.is_all_sent(id),
-            #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.is_all_acknowledged(id),
-        }
+        in_transport!(&self, handle, |transport, id| transport.is_all_acknowledged(id))
     }
 
     pub(crate) fn close(&mut self, now: Timestamp, handle: Handle, code: u64, reason: &str) {
-        match handle {
-            Handle::Packets(handle) => self.packets.close(now, handle, code, reason),
-            Handle::Tcp(id) => self.tcp.close(id, code, reason),
-            Handle::Udp(id) => self.udp.close(id),
-            #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.close(id, code, reason),
-        }
+        in_transport!(&mut self, handle, |transport, id| transport.close(now, id, code, reason))
     }
 
     pub(crate) fn stats(&self, now: Timestamp, handle: Handle) -> Option<ConnectionStats> {
-        match handle {
-            Handle::Packets(handle) => self.packets.stats(now, handle),
-            Handle::Tcp(id) => self.tcp.stats(now, id),
-            Handle::Udp(id) => self.udp.stats(now, id),
-            #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.stats(now, id),
-        }
+        in_transport!(&self, handle, |transport, id| transport.stats(now, id))
     }
 
     /// Received bytes that the application has not taken.
     pub(crate) fn receive_buffer_bytes(&self, handle: Handle) -> usize {
-        let held = |session: &bats_proto::stream::Session| session.receive_buffer_bytes();
-        match handle {
-            Handle::Packets(handle) => self.packets.receive_buffer_bytes(handle).unwrap_or(0),
-            Handle::Tcp(id) => self.tcp.session(id).map_or(0, held),
-            Handle::Udp(id) => self.udp.receive_buffer_bytes(id),
-            #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.receive_buffer_bytes(id),
-        }
+        in_transport!(&self, handle, |transport, id| transport.receive_buffer_bytes(id))
     }
 
     /// Marks a peer as trusted.
     pub(crate) fn trust_peer(&mut self, handle: Handle) {
-        #[cfg(feature = "quic")]
-        if let Handle::Quic(id) = handle {
-            self.quic.trust_peer(id);
-        }
-        let _ = handle;
+        in_transport!(&mut self, handle, |transport, id| transport.trust_peer(id))
     }
 
     pub(crate) fn remote(&self, handle: Handle) -> Option<SocketAddr> {
-        match handle {
-            Handle::Packets(handle) => self.packets.remote(handle),
-            Handle::Tcp(id) => self.tcp.remote(id),
-            Handle::Udp(id) => self.udp.remote(id),
-            #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.remote(id),
-        }
+        in_transport!(&self, handle, |transport, id| transport.remote(id))
     }
 
     /// The other end of a session over relays.
     pub(crate) fn remote_node(&self, handle: Handle) -> Option<NodeId> {
-        match handle {
-            Handle::Packets(handle) => self.packets.remote_node(handle),
-            _ => None,
-        }
+        in_transport!(&self, handle, |transport, id| transport.remote_node(id))
     }
 
     /// The connection's local address, if it can differ from the endpoint's.
     pub(crate) fn local(&self, handle: Handle) -> Option<SocketAddr> {
-        match handle {
-            Handle::Packets(_) => None,
-            Handle::Tcp(id) => self.tcp.local(id),
-            Handle::Udp(_) => None,
-            #[cfg(feature = "quic")]
-            Handle::Quic(_) => None,
-        }
+        in_transport!(&self, handle, |transport, id| transport.local(id))
     }
 
     /// Closes all sockets when the I/O thread ends.
@@ -393,23 +336,11 @@ impl Transports {
     }
 
     pub(crate) fn mode(&self, handle: Handle) -> Option<Mode> {
-        match handle {
-            Handle::Packets(handle) => self.packets.mode(handle),
-            Handle::Tcp(_) => Some(Mode::Tcp),
-            Handle::Udp(_) => Some(Mode::Udp),
-            #[cfg(feature = "quic")]
-            Handle::Quic(_) => Some(Mode::Quic),
-        }
+        in_transport!(&self, handle, |transport, id| transport.mode(id))
     }
 
     pub(crate) fn peer_limits(&self, handle: Handle) -> Option<PeerLimits> {
-        match handle {
-            Handle::Packets(handle) => self.packets.peer_limits(handle),
-            Handle::Tcp(id) => self.tcp.session(id)?.peer_limits(),
-            Handle::Udp(_) => None,
-            #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.peer_limits(id),
-        }
+        in_transport!(&self, handle, |transport, id| transport.peer_limits(id))
     }
 
     /// Whether messages arrive, unless the connection ends.
@@ -425,25 +356,15 @@ impl Transports {
     }
 
     fn longest_datagram(&self, handle: Handle) -> Option<usize> {
-        match handle {
-            #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.longest_datagram(id),
-            _ => None,
-        }
+        in_transport!(&self, handle, |transport, id| transport.longest_datagram(id))
     }
 
     pub(crate) fn peer_fingerprint(&self, handle: Handle) -> Option<[u8; 32]> {
-        match handle {
-            Handle::Packets(handle) => self.packets.peer_fingerprint(handle),
-            Handle::Tcp(id) => self.tcp.peer_fingerprint(id),
-            Handle::Udp(_) => None,
-            #[cfg(feature = "quic")]
-            Handle::Quic(id) => self.quic.peer_fingerprint(id),
-        }
+        in_transport!(&self, handle, |transport, id| transport.peer_fingerprint(id))
     }
 
     pub(crate) fn endpoint_stats(&self) -> EndpointStats {
-        let (packets, tcp) = (self.packets.endpoint_stats(), self.tcp.counters());
+        let (packets, tcp) = (self.packets.endpoint.endpoint_stats(), self.tcp.counters());
         let packets = EndpointStats {
             handshakes_started: packets.handshakes_started + tcp.handshakes_started,
             connections_refused: packets.connections_refused + tcp.refused + self.udp.refused(),

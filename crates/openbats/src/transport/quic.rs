@@ -29,13 +29,14 @@ use std::time::Duration;
 
 use bats_proto::stream::Session;
 use bats_proto::{
-    ClientConfig, ConnectError, ConnectionStats, Event, PeerLimits, Received, SendError,
+    ClientConfig, ConnectError, ConnectionStats, Mode, PeerLimits, Received, SendError,
     ServerConfig, Timestamp, Transmit, TransportConfig,
 };
 use bats_types::StuckTimers;
 use bytes::{Bytes, BytesMut};
 use quinn_proto::{ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, Incoming};
 
+use super::binding::{Output, Transport};
 use super::half_open::NetworkCounts;
 use super::round_robin::RoundRobin;
 use crate::clock::Clock;
@@ -67,13 +68,6 @@ struct Server {
     controller: Controller,
     retry_threshold: usize,
     max_connections: usize,
-}
-
-/// Output of [`Quic::poll`].
-pub(super) enum Output {
-    Transmit(Transmit),
-    Event(u64, Event),
-    Timeout(Option<Timestamp>),
 }
 
 /// The QUIC connections of an endpoint.
@@ -360,38 +354,6 @@ impl Quic {
         }
     }
 
-    /// Returns the next datagram, event or timeout. After each datagram or event it is another connection's turn.
-    pub(super) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
-        buffer.clear();
-        if let Some((transmit, bytes)) = self.responses.pop_front() {
-            buffer.extend_from_slice(&bytes[..transmit.size.min(bytes.len())]);
-            return Output::Transmit(translate(&transmit));
-        }
-        let at = self.clock.instant(now);
-        while let Some(id) = self.dirty.current() {
-            let Some(connection) = self.connections.get_mut(&id) else {
-                self.dirty.remove(id);
-                continue;
-            };
-            connection.drive(now, at, &mut self.endpoint);
-            if let Some(event) = connection.pop_event() {
-                self.dirty.on_output(id);
-                return Output::Event(id, event);
-            }
-            let max_datagrams = (buffer.capacity()
-                / usize::from(connection.quic.current_mtu()).max(1))
-            .clamp(1, BURST);
-            if let Some(transmit) = connection.quic.poll_transmit(at, max_datagrams, buffer) {
-                connection.reachability.on_sent(buffer);
-                self.dirty.on_output(id);
-                return Output::Transmit(translate(&transmit));
-            }
-            self.dirty.remove(id);
-            self.update_timer(now, id);
-        }
-        Output::Timeout(self.timers.first().map(|&(due, _)| due))
-    }
-
     fn update_timer(&mut self, now: Timestamp, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.is_counted && !connection.is_half_open() {
@@ -443,22 +405,53 @@ impl Quic {
         self.addresses.remove(connection.remote, connection.is_server, id);
     }
 
-    /// Opens the window of a peer that is now trusted.
-    pub(super) fn trust_peer(&mut self, id: u64) {
-        let Some(server) = &self.server else { return };
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.quic.set_receive_window(window(server.transport.receive_budget));
-            self.dirty.insert(id);
-        }
-    }
-
     fn with(&mut self, id: u64) -> Option<&mut Connection> {
         let connection = self.connections.get_mut(&id)?;
         self.dirty.insert(id);
         Some(connection)
     }
 
-    pub(super) fn send(
+    pub(super) fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+impl Transport for Quic {
+    type Id = u64;
+
+    /// Returns the next datagram, event or timeout. After each datagram or event it is another connection's turn.
+    fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output<u64> {
+        buffer.clear();
+        if let Some((transmit, bytes)) = self.responses.pop_front() {
+            buffer.extend_from_slice(&bytes[..transmit.size.min(bytes.len())]);
+            return Output::Transmit(translate(&transmit));
+        }
+        let at = self.clock.instant(now);
+        while let Some(id) = self.dirty.current() {
+            let Some(connection) = self.connections.get_mut(&id) else {
+                self.dirty.remove(id);
+                continue;
+            };
+            connection.drive(now, at, &mut self.endpoint);
+            if let Some(event) = connection.pop_event() {
+                self.dirty.on_output(id);
+                return Output::Event(id, event);
+            }
+            let max_datagrams = (buffer.capacity()
+                / usize::from(connection.quic.current_mtu()).max(1))
+            .clamp(1, BURST);
+            if let Some(transmit) = connection.quic.poll_transmit(at, max_datagrams, buffer) {
+                connection.reachability.on_sent(buffer);
+                self.dirty.on_output(id);
+                return Output::Transmit(translate(&transmit));
+            }
+            self.dirty.remove(id);
+            self.update_timer(now, id);
+        }
+        Output::Timeout(self.timers.first().map(|&(due, _)| due))
+    }
+
+    fn send(
         &mut self,
         now: Timestamp,
         id: u64,
@@ -468,61 +461,69 @@ impl Quic {
         self.with(id).ok_or(SendError::Closed)?.send(now, message, deadline)
     }
 
-    pub(super) fn finish(&mut self, id: u64) -> Result<(), SendError> {
+    fn finish(&mut self, _now: Timestamp, id: u64) -> Result<(), SendError> {
         self.with(id).ok_or(SendError::Closed)?.finish()
     }
 
-    pub(super) fn recv(&mut self, id: u64) -> Option<Bytes> {
+    fn recv(&mut self, _now: Timestamp, id: u64) -> Option<Bytes> {
         self.with(id)?.recv()
     }
 
-    pub(super) fn close(&mut self, id: u64, code: u64, reason: &str) {
+    fn close(&mut self, _now: Timestamp, id: u64, code: u64, reason: &str) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.close(code, reason);
             self.dirty.insert(id);
         }
     }
 
-    pub(super) fn is_finished(&self, id: u64) -> bool {
+    fn is_finished(&self, id: u64) -> bool {
         self.connections.get(&id).is_some_and(|connection| connection.is_finished())
     }
 
-    pub(super) fn is_all_acknowledged(&self, id: u64) -> bool {
+    fn is_all_acknowledged(&self, id: u64) -> bool {
         self.connections.get(&id).is_some_and(|connection| connection.is_all_acknowledged())
     }
 
-    pub(super) fn peer_limits(&self, id: u64) -> Option<PeerLimits> {
+    fn peer_limits(&self, id: u64) -> Option<PeerLimits> {
         self.connections.get(&id)?.session.peer_limits()
     }
 
     /// Size in bytes of the longest datagram that can be sent now, if messages go as datagrams.
-    pub(super) fn longest_datagram(&self, id: u64) -> Option<usize> {
+    fn longest_datagram(&self, id: u64) -> Option<usize> {
         let datagrams = self.connections.get(&id)?.datagrams.as_ref()?;
         Some(datagrams.longest().unwrap_or_default())
     }
 
-    pub(super) fn stats(&self, now: Timestamp, id: u64) -> Option<ConnectionStats> {
+    fn stats(&self, now: Timestamp, id: u64) -> Option<ConnectionStats> {
         self.connections.get(&id).map(|connection| connection.stats(now))
     }
 
-    pub(super) fn remote(&self, id: u64) -> Option<SocketAddr> {
+    /// Opens the window of a peer that is now trusted.
+    fn trust_peer(&mut self, id: u64) {
+        let Some(server) = &self.server else { return };
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.quic.set_receive_window(window(server.transport.receive_budget));
+            self.dirty.insert(id);
+        }
+    }
+
+    fn remote(&self, id: u64) -> Option<SocketAddr> {
         Some(self.connections.get(&id)?.remote)
     }
 
-    pub(super) fn peer_fingerprint(&self, id: u64) -> Option<[u8; 32]> {
+    fn peer_fingerprint(&self, id: u64) -> Option<[u8; 32]> {
         self.connections.get(&id)?.peer_fingerprint()
     }
 
-    pub(super) fn counters(&self) -> Counters {
-        self.counters
+    fn mode(&self, _id: u64) -> Option<Mode> {
+        Some(Mode::Quic)
     }
 
-    /// Received bytes that the application has not taken.
-    pub(super) fn receive_buffer_bytes(&self, id: u64) -> usize {
+    fn receive_buffer_bytes(&self, id: u64) -> usize {
         self.connections.get(&id).map_or(0, |connection| connection.receive_buffer_bytes())
     }
 
-    pub(super) fn connection_count(&self) -> usize {
+    fn connection_count(&self) -> usize {
         self.connections.len()
     }
 }

@@ -17,12 +17,14 @@ use std::time::Duration;
 
 use bats_proto::stream::{Session, TlsStream, TlsStreamServer};
 use bats_proto::{
-    ClientConfig, ConnectError, ConnectionStats, Event, SendError, ServerConfig, Timestamp,
+    ClientConfig, ConnectError, ConnectionStats, Mode, PeerLimits, SendError, ServerConfig,
+    Timestamp,
 };
 use bats_types::StuckTimers;
 use bytes::Bytes;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::binding::{Output, Transport};
 use super::half_open::NetworkCounts;
 use super::lost;
 #[cfg(target_os = "linux")]
@@ -403,37 +405,6 @@ impl Tcp {
         }
     }
 
-    /// Returns the next event, or the next timeout.
-    pub(crate) fn poll(&mut self, now: Timestamp) -> Result<(u64, Event), Option<Timestamp>> {
-        loop {
-            while let Some(&id) = self.dirty.first() {
-                let Some(connection) = self.connections.get_mut(&id) else {
-                    self.dirty.remove(&id);
-                    continue;
-                };
-                if let Some(event) = connection.tls.pop_event() {
-                    return Ok((id, event));
-                }
-                connection.write(now);
-                if let Some(event) = connection.tls.pop_event() {
-                    return Ok((id, event));
-                }
-                self.dirty.remove(&id);
-                self.update_timer_and_interest(now, id);
-            }
-            if !std::mem::take(&mut self.has_room) {
-                break;
-            }
-            self.start_waiting(now);
-        }
-        let wanted = !self.half_open.is_full() && self.accept_paused_until.is_none();
-        if let Err(error) = self.watch_listener(wanted) {
-            tracing::error!(%error, "polling the TCP listener failed");
-        }
-        let next = self.timers.first().map(|&(at, _)| at);
-        Err(Timestamp::earlier(next, self.accept_paused_until))
-    }
-
     fn update_timer_and_interest(&mut self, now: Timestamp, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.is_counted && !connection.is_half_open() {
@@ -490,29 +461,89 @@ impl Tcp {
         Some(connection.tls.session_mut())
     }
 
-    pub(crate) fn send(&mut self, id: u64, message: Bytes) -> Result<(), SendError> {
+    fn session(&self, id: u64) -> Option<&Session> {
+        self.connections.get(&id).map(|connection| connection.tls.session())
+    }
+
+    /// Closes all sockets.
+    pub(crate) fn abandon(&mut self) {
+        self.stop_listening();
+        self.connections.clear();
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        self.counters
+    }
+}
+
+impl Transport for Tcp {
+    type Id = u64;
+
+    /// Returns the next event, or the next timeout: the kernel sends the packets.
+    fn poll(&mut self, now: Timestamp, _buffer: &mut Vec<u8>) -> Output<u64> {
+        loop {
+            while let Some(&id) = self.dirty.first() {
+                let Some(connection) = self.connections.get_mut(&id) else {
+                    self.dirty.remove(&id);
+                    continue;
+                };
+                if let Some(event) = connection.tls.pop_event() {
+                    return Output::Event(id, event);
+                }
+                connection.write(now);
+                if let Some(event) = connection.tls.pop_event() {
+                    return Output::Event(id, event);
+                }
+                self.dirty.remove(&id);
+                self.update_timer_and_interest(now, id);
+            }
+            if !std::mem::take(&mut self.has_room) {
+                break;
+            }
+            self.start_waiting(now);
+        }
+        let wanted = !self.half_open.is_full() && self.accept_paused_until.is_none();
+        if let Err(error) = self.watch_listener(wanted) {
+            tracing::error!(%error, "polling the TCP listener failed");
+        }
+        let next = self.timers.first().map(|&(at, _)| at);
+        Output::Timeout(Timestamp::earlier(next, self.accept_paused_until))
+    }
+
+    /// The mode ignores deadlines, because it is reliable.
+    fn send(
+        &mut self,
+        _now: Timestamp,
+        id: u64,
+        message: Bytes,
+        _deadline: Option<Duration>,
+    ) -> Result<(), SendError> {
         self.session_mut(id).ok_or(SendError::Closed)?.send(message)
     }
 
-    pub(crate) fn finish(&mut self, id: u64) -> Result<(), SendError> {
+    fn finish(&mut self, _now: Timestamp, id: u64) -> Result<(), SendError> {
         self.session_mut(id).ok_or(SendError::Closed)?.finish()
     }
 
-    pub(crate) fn recv(&mut self, id: u64) -> Option<Bytes> {
+    fn recv(&mut self, _now: Timestamp, id: u64) -> Option<Bytes> {
         self.session_mut(id)?.recv()
     }
 
-    pub(crate) fn close(&mut self, id: u64, code: u64, reason: &str) {
+    fn is_finished(&self, id: u64) -> bool {
+        self.session(id).is_some_and(|session| session.is_finished())
+    }
+
+    fn is_all_acknowledged(&self, id: u64) -> bool {
+        self.session(id).is_some_and(|session| session.is_all_acknowledged())
+    }
+
+    fn close(&mut self, _now: Timestamp, id: u64, code: u64, reason: &str) {
         if let Some(session) = self.session_mut(id) {
             session.close(code, reason);
         }
     }
 
-    pub(crate) fn session(&self, id: u64) -> Option<&Session> {
-        self.connections.get(&id).map(|connection| connection.tls.session())
-    }
-
-    pub(crate) fn stats(&self, now: Timestamp, id: u64) -> Option<ConnectionStats> {
+    fn stats(&self, now: Timestamp, id: u64) -> Option<ConnectionStats> {
         let connection = self.connections.get(&id)?;
         let mut stats = connection.tls.session().stats(now);
         (stats.packets.bytes_received, stats.packets.bytes_sent) = connection.tls.bytes();
@@ -525,29 +556,31 @@ impl Tcp {
         Some(stats)
     }
 
-    pub(crate) fn remote(&self, id: u64) -> Option<SocketAddr> {
+    fn receive_buffer_bytes(&self, id: u64) -> usize {
+        self.session(id).map_or(0, |session| session.receive_buffer_bytes())
+    }
+
+    fn remote(&self, id: u64) -> Option<SocketAddr> {
         Some(self.connections.get(&id)?.remote)
     }
 
-    pub(crate) fn local(&self, id: u64) -> Option<SocketAddr> {
+    fn local(&self, id: u64) -> Option<SocketAddr> {
         self.connections.get(&id)?.socket.local_addr().ok().map(canonical)
     }
 
-    /// Closes all sockets.
-    pub(crate) fn abandon(&mut self) {
-        self.stop_listening();
-        self.connections.clear();
+    fn mode(&self, _id: u64) -> Option<Mode> {
+        Some(Mode::Tcp)
     }
 
-    pub(crate) fn peer_fingerprint(&self, id: u64) -> Option<[u8; 32]> {
+    fn peer_limits(&self, id: u64) -> Option<PeerLimits> {
+        self.session(id)?.peer_limits()
+    }
+
+    fn peer_fingerprint(&self, id: u64) -> Option<[u8; 32]> {
         self.connections.get(&id)?.tls.peer_fingerprint()
     }
 
-    pub(super) fn counters(&self) -> Counters {
-        self.counters
-    }
-
-    pub(crate) fn connection_count(&self) -> usize {
+    fn connection_count(&self) -> usize {
         self.connections.len()
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use bats_proto::{
-    CongestionAlgorithm, EndpointConfig, PeerTrust, Received, ServerConfig, TransportConfig,
+    CongestionAlgorithm, EndpointConfig, Event, PeerTrust, Received, ServerConfig, Transmit,
+    TransportConfig,
 };
 
 use super::*;

@@ -13,10 +13,11 @@ use std::time::Duration;
 use bats_proto::session::{Inbox, MESSAGE_OVERHEAD};
 use bats_proto::{
     BufferStats, ClientConfig, CloseReason, CongestionStats, ConnectError, ConnectionStats, Event,
-    PathStats, Received, SendError, ServerConfig, Timestamp, Transmit, TransportConfig,
+    Mode, PathStats, Received, SendError, ServerConfig, Timestamp, Transmit, TransportConfig,
 };
 use bytes::Bytes;
 
+use super::binding::{Output, Transport};
 use super::round_robin::RoundRobin;
 
 /// Bytes queued for sending before a message is refused.
@@ -35,13 +36,6 @@ const MAX_FRAGMENTED: usize = 65_507;
 const IPV6_EXTRA_HEADER: usize = 20;
 /// The longest deadline of a message.
 const MAX_DEADLINE: Duration = Duration::from_secs(3_600);
-
-/// Output of [`Udp::poll`].
-pub(super) enum Output {
-    Transmit(Transmit),
-    Event(u64, Event),
-    Timeout(Option<Timestamp>),
-}
 
 #[derive(Debug)]
 struct Server {
@@ -281,8 +275,36 @@ impl Udp {
         }
     }
 
+    fn update_timer(&mut self, id: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let next = (!connection.is_over).then(|| connection.active + connection.idle_timeout);
+        if connection.armed != next {
+            if let Some(due) = connection.armed {
+                self.timers.remove(&(due, id));
+            }
+            if let Some(due) = next {
+                self.timers.insert((due, id));
+            }
+            connection.armed = next;
+        }
+        if connection.is_over {
+            self.held -= connection.incoming.bytes_held();
+            self.by_remote.remove(&connection.remote);
+            self.connections.remove(&id);
+        }
+    }
+
+    /// Datagrams of new peers beyond the limit.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused
+    }
+}
+
+impl Transport for Udp {
+    type Id = u64;
+
     /// Returns the next datagram, event or timeout. After each datagram or event it is another connection's turn.
-    pub(super) fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
+    fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output<u64> {
         buffer.clear();
         while let Some(id) = self.dirty.current() {
             let Some(connection) = self.connections.get_mut(&id) else {
@@ -332,26 +354,7 @@ impl Udp {
         Output::Timeout(self.timers.first().map(|&(due, _)| due))
     }
 
-    fn update_timer(&mut self, id: u64) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        let next = (!connection.is_over).then(|| connection.active + connection.idle_timeout);
-        if connection.armed != next {
-            if let Some(due) = connection.armed {
-                self.timers.remove(&(due, id));
-            }
-            if let Some(due) = next {
-                self.timers.insert((due, id));
-            }
-            connection.armed = next;
-        }
-        if connection.is_over {
-            self.held -= connection.incoming.bytes_held();
-            self.by_remote.remove(&connection.remote);
-            self.connections.remove(&id);
-        }
-    }
-
-    pub(super) fn send(
+    fn send(
         &mut self,
         now: Timestamp,
         id: u64,
@@ -383,7 +386,7 @@ impl Udp {
         Ok(())
     }
 
-    pub(super) fn finish(&mut self, id: u64) -> Result<(), SendError> {
+    fn finish(&mut self, _now: Timestamp, id: u64) -> Result<(), SendError> {
         let connection = self.connections.get_mut(&id).ok_or(SendError::Closed)?;
         if core::mem::replace(&mut connection.is_finished, true) {
             return Err(SendError::Finished);
@@ -391,7 +394,7 @@ impl Udp {
         Ok(())
     }
 
-    pub(super) fn recv(&mut self, id: u64) -> Option<Bytes> {
+    fn recv(&mut self, _now: Timestamp, id: u64) -> Option<Bytes> {
         let connection = self.connections.get_mut(&id)?;
         let message = connection.incoming.pop()?;
         connection.stats.messages.received += 1;
@@ -399,19 +402,24 @@ impl Udp {
         Some(message)
     }
 
+    /// The peer cannot signal its end.
+    fn is_finished(&self, _id: u64) -> bool {
+        false
+    }
+
     /// Whether all queued messages are sent.
-    pub(super) fn is_all_sent(&self, id: u64) -> bool {
+    fn is_all_acknowledged(&self, id: u64) -> bool {
         self.connections.get(&id).is_some_and(|connection| connection.outgoing.is_empty())
     }
 
-    pub(super) fn close(&mut self, id: u64) {
+    fn close(&mut self, _now: Timestamp, id: u64, _code: u64, _reason: &str) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.end(CloseReason::Local);
             self.dirty.insert(id);
         }
     }
 
-    pub(super) fn stats(&self, now: Timestamp, id: u64) -> Option<ConnectionStats> {
+    fn stats(&self, now: Timestamp, id: u64) -> Option<ConnectionStats> {
         let connection = self.connections.get(&id)?;
         Some(ConnectionStats {
             time: now,
@@ -424,20 +432,19 @@ impl Udp {
         })
     }
 
-    pub(super) fn receive_buffer_bytes(&self, id: u64) -> usize {
+    fn receive_buffer_bytes(&self, id: u64) -> usize {
         self.connections.get(&id).map_or(0, |connection| connection.incoming.bytes_held())
     }
 
-    pub(super) fn remote(&self, id: u64) -> Option<SocketAddr> {
+    fn remote(&self, id: u64) -> Option<SocketAddr> {
         Some(self.connections.get(&id)?.remote)
     }
 
-    /// Datagrams of new peers beyond the limit.
-    pub(super) fn refused(&self) -> u64 {
-        self.refused
+    fn mode(&self, _id: u64) -> Option<Mode> {
+        Some(Mode::Udp)
     }
 
-    pub(super) fn connection_count(&self) -> usize {
+    fn connection_count(&self) -> usize {
         self.connections.len()
     }
 }
@@ -514,7 +521,7 @@ mod tests {
         assert!(udp.held <= TOTAL_RECEIVE_QUEUE);
         let lost = udp.stats(at(0), 11).unwrap();
         assert!(lost.messages.lost > 0 && lost.packets.received == 200, "{lost:?}");
-        (0..13).for_each(|id| udp.close(id));
+        (0..13).for_each(|id| udp.close(at(0), id, 0, ""));
         events(&mut udp, at(0));
         assert_eq!((udp.held, udp.connection_count()), (0, 0));
     }

@@ -2,7 +2,7 @@
 //!
 //! An attacker who has seen the first packet can make the keys of Initial packets (RFC 9001 section 5.2), but no others.
 
-use bats_proto::{CloseReason, Mode};
+use bats_proto::{CloseReason, Event};
 use rustls::crypto::aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256;
 use rustls::quic::{DirectionalKeys, Version};
 
@@ -66,7 +66,7 @@ impl End {
                         self.id = Some(id);
                     }
                     self.events.push((id, event));
-                    while let Some(message) = self.id.and_then(|id| self.quic.recv(id)) {
+                    while let Some(message) = self.id.and_then(|id| self.quic.recv(now, id)) {
                         self.received.push(message);
                     }
                 }
@@ -414,7 +414,7 @@ fn forged_packets_may_end_a_handshake_and_nothing_else() {
             if is_established {
                 completed += 1;
                 let id = new.id.expect("a connection");
-                new.quic.close(id, 0, "enough");
+                new.quic.close(other.now, id, 0, "enough");
                 for (_, datagram) in new.poll(other.now) {
                     other.ends[SERVER].receive(other.now, from, &datagram);
                 }

@@ -1,6 +1,6 @@
 //! Connections of an endpoint together: limits, timers and routing of datagrams.
 
-use bats_proto::{CloseReason, Mode};
+use bats_proto::CloseReason;
 
 use super::settings::MAX_WINDOW;
 use super::*;

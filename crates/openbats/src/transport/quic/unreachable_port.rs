@@ -106,7 +106,7 @@ mod tests {
 
     use bats_proto::{ClientConfig, Event, Mode, PeerTrust, TransportConfig};
 
-    use super::super::Output;
+    use super::super::{Output, Transport};
     use super::*;
     use crate::clock::Clock;
 

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 
-use bats_proto::{CloseReason, Mode, PeerTrust, TransportConfig};
+use bats_proto::{CloseReason, Event, PeerTrust, TransportConfig};
 
 use super::stuck_timers_tests::{NOW, drain};
 use super::*;
@@ -43,13 +43,14 @@ impl Outcome {
     fn advance(&mut self, tcp: &mut Tcp) {
         tcp.poll_sockets(NOW);
         loop {
-            match tcp.poll(NOW) {
-                Ok((id, Event::Accepted)) => self.id = Some(id),
-                Ok((_, Event::Closed(reason))) => self.closed = Some(reason),
-                Ok((_, _)) => {}
-                Err(_) => break,
+            match tcp.poll(NOW, &mut Vec::new()) {
+                Output::Event(id, Event::Accepted) => self.id = Some(id),
+                Output::Event(_, Event::Closed(reason)) => self.closed = Some(reason),
+                Output::Event(..) => {}
+                Output::Transmit(_) => panic!("the kernel sends"),
+                Output::Timeout(_) => break,
             }
-            while let Some(message) = self.id.and_then(|id| tcp.recv(id)) {
+            while let Some(message) = self.id.and_then(|id| tcp.recv(NOW, id)) {
                 self.received.push(message);
             }
         }

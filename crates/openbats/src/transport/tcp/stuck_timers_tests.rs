@@ -1,6 +1,6 @@
 //! A TCP connection with a timer that stays due is closed and does not block the endpoint.
 
-use bats_proto::{CloseReason, Mode, PeerTrust, TransportConfig};
+use bats_proto::{CloseReason, Event, PeerTrust, TransportConfig};
 
 use super::*;
 
@@ -13,10 +13,11 @@ pub(super) fn drain(
 ) -> (Option<Timestamp>, Option<(u64, CloseReason)>) {
     let mut closed = None;
     loop {
-        match tcp.poll(now) {
-            Ok((id, Event::Closed(reason))) => closed = Some((id, reason)),
-            Ok(_) => {}
-            Err(next) => return (next, closed),
+        match tcp.poll(now, &mut Vec::new()) {
+            Output::Event(id, Event::Closed(reason)) => closed = Some((id, reason)),
+            Output::Event(..) => {}
+            Output::Transmit(_) => panic!("the kernel sends"),
+            Output::Timeout(next) => return (next, closed),
         }
     }
 }
