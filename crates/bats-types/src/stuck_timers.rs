@@ -55,6 +55,13 @@ impl<K: Copy + Ord> StuckTimers<K> {
         handled.in_a_row > MAX_IN_A_ROW
     }
 
+    /// Whether [`is_stuck`](Self::is_stuck) must be called for this connection: a timeout of it was handled.
+    #[inline]
+    #[must_use]
+    pub fn watches(&self, key: K) -> bool {
+        self.handled.contains_key(&key)
+    }
+
     /// A connection was removed.
     pub fn forget(&mut self, key: K) {
         self.handled.remove(&key);
@@ -71,6 +78,7 @@ mod tests {
         let now = Timestamp::from_millis(5);
         let mut timers = StuckTimers::default();
         assert!(!timers.is_stuck(one, Some(now)), "no timeout was handled");
+        assert!(!timers.watches(one));
         for _ in 0..MAX_IN_A_ROW {
             timers.on_handled(one, now);
             assert!(!timers.is_stuck(one, Some(now)), "at the limit");
@@ -85,6 +93,7 @@ mod tests {
         timers.on_handled(one, now);
         assert!(!timers.is_stuck(one, Some(now)), "counted again");
         assert!(!timers.is_stuck(other, None));
+        assert!(timers.watches(one));
         timers.forget(one);
         assert!(timers.handled.is_empty());
     }

@@ -188,6 +188,10 @@ impl Connections {
     /// Ends a connection with a timer that stays due although it is handled: a defect, which must
     /// not block the others. Returns whether it has one.
     pub(super) fn end_if_stuck(&mut self, now: Timestamp, handle: ConnectionHandle) -> bool {
+        // Few calls follow a timeout.
+        if !self.stuck_timers.watches(handle) {
+            return false;
+        }
         let Some(connection) = self.get(handle) else { return false };
         let timeout = connection.next_timeout(now);
         if !self.stuck_timers.is_stuck(handle, timeout) {

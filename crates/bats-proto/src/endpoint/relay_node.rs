@@ -188,11 +188,13 @@ impl RelayNode {
         while let Some(input) = link.link_mut().pop_relay_input() {
             match input {
                 RelayInput::Report(report) => self.relay.on_report(now, id, &view, &report),
-                RelayInput::Packet(kind, payload) => {
-                    let delivery = self.relay.on_packet(now, id, &view, kind, &payload);
-                    if let Some(delivery) = delivery {
-                        let payload = delivery.payload.to_vec();
-                        self.deliveries.push_back((delivery.key, delivery.kind, payload));
+                RelayInput::Packet(kind, mut packet) => {
+                    let delivery = self.relay.on_packet(now, id, &view, kind, &packet);
+                    let delivery = delivery.map(|d| (d.key, d.kind, d.payload.len()));
+                    if let Some((key, kind, length)) = delivery {
+                        // It is what follows the flow header.
+                        packet.drain(..packet.len().saturating_sub(length));
+                        self.deliveries.push_back((key, kind, packet));
                     }
                 }
             }
