@@ -10,8 +10,9 @@ use super::rate_limit::{FlowLimits, LimitGroup};
 /// Entries of dropped packets that may stay in any case.
 const MAX_DROPPED: usize = 64;
 
-/// Entries whose memory an empty queue keeps: each packet of a source at this node leaves at once.
-const KEPT: usize = 64;
+/// Entries whose memory an empty queue keeps: each packet of a source at this node leaves at once. More would be
+/// memory of idle flows that is not counted.
+const KEPT: usize = 4;
 
 /// The batches of the packets of a group.
 type Queue = (Option<LimitGroup>, VecDeque<(Space, u64)>);
@@ -115,5 +116,41 @@ impl Forwards {
         let waiting = self.queues.iter().filter(|(_, queue)| !queue.is_empty());
         let groups = waiting.filter_map(|(group, _)| *group);
         groups.filter(move |group| !limits.is_open(now, Some(*group)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rate_limit::RateLimits;
+    use super::*;
+    use bats_wire::flow::{FlowKey, NodeId};
+
+    #[test]
+    fn an_empty_queue_keeps_little_memory_and_counts_for_nothing() {
+        let key = FlowKey { destination: NodeId(1), source: NodeId(2), flow: 3 };
+        let (limits, now) = (RateLimits::default(), Timestamp::from_millis(1));
+        let mut forwards = Forwards::default();
+        for count in [1, KEPT as u64, 100] {
+            for batch in 0..count {
+                forwards.push(None, Space::Source, batch);
+            }
+            assert_eq!(forwards.len() as u64, count);
+            for batch in 0..count {
+                let next = forwards.pop(now, limits.of(key));
+                assert_eq!(next, Some((None, Space::Source, batch)));
+            }
+            let kept: usize = forwards.queues.iter().map(|(_, queue)| queue.capacity()).sum();
+            assert!(kept <= KEPT, "{kept} entries after {count}");
+            assert_eq!((forwards.len(), forwards.bytes(), forwards.is_empty()), (0, 0, true));
+            assert!(!forwards.is_sendable(now, limits.of(key)));
+            assert_eq!(forwards.pop(now, limits.of(key)), None);
+        }
+        // Another group takes its place.
+        let group = Some(LimitGroup(7));
+        forwards.push(None, Space::Source, 0);
+        forwards.pop(now, limits.of(key));
+        forwards.push(group, Space::Repair, 5);
+        assert_eq!(forwards.queues.len(), 1);
+        assert_eq!(forwards.pop(now, limits.of(key)), Some((group, Space::Repair, 5)));
     }
 }

@@ -228,5 +228,6 @@ impl Relay {
             }
         }
         self.activate(key);
+        self.arm(key);
     }
 }

@@ -12,6 +12,7 @@ use futures_io::{AsyncRead, AsyncWrite};
 
 use crate::channel_wakers::Waiting;
 use crate::connection::Connection;
+use crate::driver::Custody;
 use crate::endpoint_state::Core;
 use crate::error::ChannelError;
 use crate::shared::FollowUp;
@@ -34,14 +35,11 @@ fn translate<T>(result: Result<T, bats_proto::ChannelError>) -> Option<Result<T,
     }))
 }
 
-/// What a call that reads from a channel leaves to do. Credit is sent at once; everything else that follows from bytes
-/// that were read waits for the next turn, if that is near: a call for each few packets would take longer than
-/// the reading.
-fn after_read(core: &mut Core, now: Timestamp, handle: ConnectionHandle) -> FollowUp {
-    if core.endpoint.packets().has_channel_control(handle) {
-        return FollowUp::Poll;
-    }
-    match core.custody.has_taken() && !core.custody.has_turn_soon(now) {
+/// What a call that reads from a channel leaves to do. `gives_credit`: it made a frame due. Credit is sent at once;
+/// everything else that follows from bytes that were read waits for the next turn, if that is near: a call for each
+/// few packets would take longer than the reading.
+fn after_read(gives_credit: bool, custody: &Custody, now: Timestamp) -> FollowUp {
+    match gives_credit || custody.has_taken() && !custody.has_turn_soon(now) {
         true => FollowUp::Poll,
         false => FollowUp::Nothing,
     }
@@ -88,6 +86,7 @@ impl Connection {
         call: impl FnOnce(&mut Core, Timestamp, ConnectionHandle) -> Result<T, bats_proto::ChannelError>,
     ) -> Poll<Result<T, ChannelError>> {
         let called = self.on_channels_with(|core, now, handle| {
+            let had_control = core.endpoint.packets().has_channel_control(handle);
             let result = translate(call(core, now, handle));
             if result.is_none()
                 && let Some(slot) = core.slots.get_mut(&Handle::Packets(handle))
@@ -96,7 +95,10 @@ impl Connection {
                 core.custody.disturb_leader();
             }
             let follow_up = match waiting {
-                Waiting::Reading(_) => after_read(core, now, handle),
+                Waiting::Reading(_) => {
+                    let has_control = core.endpoint.packets().has_channel_control(handle);
+                    after_read(has_control && !had_control, &core.custody, now)
+                }
                 // Nothing was queued.
                 _ if result.is_none() => FollowUp::Nothing,
                 _ => FollowUp::Send,
@@ -370,5 +372,25 @@ impl AsyncWrite for Channel {
 
     fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut &*self).poll_close(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn reading_leaves_work_only_for_credit_or_if_no_turn_follows() {
+        let now = Timestamp::ZERO + Duration::from_secs(1);
+        let mut custody = Custody::default();
+        assert_eq!(after_read(false, &custody, now), FollowUp::Nothing, "nothing was read");
+        assert_eq!(after_read(true, &custody, now), FollowUp::Poll, "credit");
+        custody.on_taken(1);
+        assert_eq!(after_read(false, &custody, now), FollowUp::Poll, "no timer is set");
+        custody.set_deadline(Some(now + Duration::from_micros(500)), now);
+        assert_eq!(after_read(false, &custody, now), FollowUp::Nothing, "a turn follows");
+        assert_eq!(after_read(true, &custody, now), FollowUp::Poll, "credit does not wait for it");
     }
 }

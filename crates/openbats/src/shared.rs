@@ -35,7 +35,8 @@ pub(crate) enum FollowUp {
 #[derive(Debug)]
 pub(crate) struct Shared {
     core: Mutex<Core>,
-    /// The socket, from the start of the I/O thread to its end. Locked before the core.
+    /// The socket, from the start of the I/O thread to its end. Locked before the core; a thread that holds the core
+    /// only tries to lock it.
     socket: Mutex<Option<SocketTurn>>,
     /// A thread of the application has stopped serving the socket.
     pub(crate) lead_ended: Condvar,

@@ -158,7 +158,9 @@ impl ClientTls {
         security: Security,
     ) -> Result<Self, ConnectError> {
         let transport = &config.transport;
-        let Some(resumption) = &transport.resumption else {
+        // Each session over relays has a flow of its own, for which no ticket would be found again.
+        let resumption = transport.resumption.as_ref().filter(|_| !server.is_over_relays());
+        let Some(resumption) = resumption else {
             if transport.early_data {
                 return Err(config_error("early data needs a session store"));
             }

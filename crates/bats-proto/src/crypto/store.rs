@@ -51,7 +51,6 @@ struct StoredSession {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Key {
     trust_identity: TrustIdentity,
-    /// The flow of a session over relays is a new one each time, so that such a session is not resumed.
     server: Remote,
     name: ServerName<'static>,
     alpn: Vec<u8>,

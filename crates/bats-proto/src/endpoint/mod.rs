@@ -206,6 +206,12 @@ impl Endpoint {
             let text = "end-to-end sessions over relays do not support early data";
             return Err(ConnectError::Configuration(text.to_owned()));
         }
+        if let Some(key) = remote.flow_key()
+            && self.relay_node.as_ref().is_none_or(|node| !node.may_send(key))
+        {
+            let text = format!("{} is not this node", key.source);
+            return Err(ConnectError::Configuration(text));
+        }
         if let Some(key) = remote.flow_key().filter(|key| self.has_session(*key)) {
             let text =
                 format!("a session with {} in flow {} already exists", key.destination, key.flow);

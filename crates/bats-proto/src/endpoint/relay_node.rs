@@ -427,6 +427,31 @@ mod tests {
         assert!(!is_open(&endpoint));
     }
 
+    #[test]
+    fn links_and_sessions_are_listed_in_the_order_in_which_they_began() {
+        let config =
+            EndpointConfig { security: Security::DangerousPlain, ..EndpointConfig::default() };
+        let mut endpoint = Endpoint::new(config, [1; 32]).unwrap();
+        endpoint.enable_relay(RelayConfig::new(NodeId(1))).unwrap();
+        let now = Timestamp::from_millis(1_000);
+        let mut expected = Vec::new();
+        for number in 0..12_u16 {
+            let client = ClientConfig {
+                trust: PeerTrust::DangerousAcceptAny,
+                identity: None,
+                transport: Default::default(),
+            };
+            let begun = match number % 5 {
+                0 | 3 => endpoint.connect_across(now, NodeId(9), "node", client),
+                _ => endpoint.connect(now, ([10, 0, 0, 1], number).into(), "node", client),
+            };
+            expected.push(begun.unwrap());
+        }
+        let listed: Vec<_> = endpoint.connections.iter().map(|(handle, _)| handle).collect();
+        assert_eq!(listed, expected);
+        assert_eq!(endpoint.connections.len(), 12);
+    }
+
     /// A sender that knows the connection ID of a session cannot use it from an address or in another flow.
     #[test]
     fn sessions_take_packets_of_their_flow_only() {
@@ -440,6 +465,9 @@ mod tests {
             transport: Default::default(),
         };
         let now = Timestamp::from_millis(1_000);
+        let foreign = FlowKey { destination: NodeId(9), source: NodeId(5), flow: 7 };
+        let error = endpoint.connect_in_flow(now, foreign, "node", client.clone()).unwrap_err();
+        assert!(error.to_string().contains("node 5 is not this node"), "{error}");
         let session = endpoint.connect_across(now, NodeId(9), "node", client).unwrap();
         assert_eq!(endpoint.remote(session), None);
         assert_eq!(endpoint.remote_node(session), Some(NodeId(9)));

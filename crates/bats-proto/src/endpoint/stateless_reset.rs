@@ -1,9 +1,9 @@
 //! Stateless resets (RFC 9000, section 10.3): a server without state of a connection, for instance
 //! after a restart, ends it at the client at once instead of after the client's idle timeout.
 //!
-//! A token is an HMAC over the connection ID and the client's IP address, or the flow of a session over relays. Its key is derived from the
-//! server's private key, so it survives restarts exactly if the certificate does, and no further
-//! secret must be stored. The address is included because connection IDs are short and recur: hosts
+//! A token is an HMAC over the connection ID and the client's IP address, or the flow of a session over
+//! relays. Its key is derived from the server's private key, so it survives restarts exactly if the
+//! certificate does, and no further secret must be stored. The address is included because connection IDs are short and recur: hosts
 //! at other addresses can elicit no token that a client accepts.
 
 use aws_lc_rs::hmac;

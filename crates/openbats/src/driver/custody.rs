@@ -217,7 +217,7 @@ impl Custody {
         self.taken != (0, 0)
     }
 
-    /// Whether the next turn comes within [`GRACE`] by itself.
+    /// Whether a timer will give a turn within [`GRACE`], unless the threads that serve the socket are late.
     pub(crate) fn has_turn_soon(&self, now: Timestamp) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= now + GRACE)
     }

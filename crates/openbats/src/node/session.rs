@@ -19,8 +19,8 @@ use crate::wait::Wait;
 /// goes over all links that the routes of the nodes define.
 ///
 /// It has the calls of a [`Connection`], and through [`AsRef`] it can be used where one is needed,
-/// for example for [files](crate::file). The remote
-/// address of that connection is `0.0.0.0:0`, and its local one has no meaning.
+/// for example for [files](crate::file). The remote address of that connection is `0.0.0.0:0`, and
+/// its local one has no meaning.
 ///
 /// Clones refer to the same session. Dropping the last one closes an open session with code 0 and
 /// may lose unacknowledged messages: call [`finish`](Self::finish) first. The node's sockets and

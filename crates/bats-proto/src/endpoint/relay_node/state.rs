@@ -54,6 +54,11 @@ impl RelayNode {
         self.sessions.contains_key(&key)
     }
 
+    /// Whether sessions of this node may send this flow.
+    pub(in crate::endpoint) fn may_send(&self, key: FlowKey) -> bool {
+        key.source == self.relay.node()
+    }
+
     /// The flow that a new session with a node sends: no other session of this node does.
     pub(in crate::endpoint) fn fresh_flow(
         &self,
