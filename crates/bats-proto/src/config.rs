@@ -226,7 +226,7 @@ impl TransportConfig {
 
     /// Whether a server with this configuration accepts a mode with early data.
     pub(crate) fn offers_early(&self) -> bool {
-        Mode::ALL.into_iter().any(|mode| mode.takes_early() && self.offers(mode))
+        Mode::ALL.into_iter().any(|mode| mode.supports_early_data() && self.offers(mode))
     }
 
     /// Whether a server with this configuration accepts the mode.

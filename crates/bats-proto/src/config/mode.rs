@@ -27,25 +27,21 @@ pub enum Mode {
     Quic = 12,
 }
 
-/// What a mode has. All but `is_reliable` is about sessions of this protocol, so that modes of other transport
-/// bindings have none of it.
+/// What a mode has. Other transport bindings have neither early data nor channels of this protocol.
 #[derive(Clone, Copy, Debug)]
-struct Facts {
+struct Properties {
     is_own: bool,
     is_reliable: bool,
-    takes_early: bool,
+    supports_early_data: bool,
     has_channels: bool,
     is_uncontrolled: bool,
 }
 
-impl Facts {
-    const NONE: Self = Self {
-        is_own: false,
-        is_reliable: false,
-        takes_early: false,
-        has_channels: false,
-        is_uncontrolled: false,
-    };
+/// The properties of a mode, in the order of the fields of [`Properties`].
+const fn properties(
+    [is_own, is_reliable, supports_early_data, has_channels, is_uncontrolled]: [bool; 5],
+) -> Properties {
+    Properties { is_own, is_reliable, supports_early_data, has_channels, is_uncontrolled }
 }
 
 impl Mode {
@@ -59,41 +55,63 @@ impl Mode {
     }
 
     /// What other parts depend on, for all modes. What a mode does with messages is in `session/streams`.
-    const fn facts(self) -> Facts {
+    const fn properties(self) -> Properties {
+        const YES: bool = true;
+        const NO: bool = false;
+        //                                own  reliable  early data  channels  uncontrolled
         match self {
-            Self::Btp => Facts { is_own: true, takes_early: true, ..Facts::NONE },
-            Self::Brtp => {
-                Facts { is_own: true, is_reliable: true, has_channels: true, ..Facts::NONE }
-            }
-            Self::Brctp => Facts { is_own: true, is_reliable: true, ..Facts::NONE },
-            Self::Transparent => Facts { is_own: true, is_uncontrolled: true, ..Facts::NONE },
-            Self::Tcp | Self::Quic => Facts { is_reliable: true, ..Facts::NONE },
-            Self::Udp => Facts::NONE,
+            Self::Btp => properties([YES, NO, YES, NO, NO]),
+            Self::Brtp => properties([YES, YES, NO, YES, NO]),
+            Self::Brctp => properties([YES, YES, NO, NO, NO]),
+            Self::Transparent => properties([YES, NO, NO, NO, YES]),
+            Self::Tcp => properties([NO, YES, NO, NO, NO]),
+            Self::Udp => properties([NO, NO, NO, NO, YES]),
+            Self::Quic => properties([NO, YES, NO, NO, NO]),
         }
     }
 
     /// Whether messages are delivered reliably, once and in order.
     pub fn is_reliable(self) -> bool {
-        self.facts().is_reliable
+        self.properties().is_reliable
     }
 
     /// Whether the mode uses this protocol's packets. The driver implements the others.
     pub fn is_own(self) -> bool {
-        self.facts().is_own
+        self.properties().is_own
     }
 
     /// Whether messages can be sent as early data, which can be replayed.
-    pub(crate) fn takes_early(self) -> bool {
-        self.facts().takes_early
+    pub(crate) fn supports_early_data(self) -> bool {
+        self.properties().supports_early_data
     }
 
     /// Whether sessions have channels if both ends want them.
     pub(crate) fn has_channels(self) -> bool {
-        self.facts().has_channels
+        self.properties().has_channels
     }
 
-    /// Whether the link of a session has no congestion controller.
+    /// Whether nothing controls congestion.
     pub(crate) fn is_uncontrolled(self) -> bool {
-        self.facts().is_uncontrolled
+        self.properties().is_uncontrolled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The modes of which this is true.
+    fn with(property: impl Fn(Mode) -> bool) -> Vec<Mode> {
+        Mode::ALL.into_iter().filter(|mode| property(*mode)).collect()
+    }
+
+    #[test]
+    fn each_mode_has_the_properties_of_its_description() {
+        use Mode::{Brctp, Brtp, Btp, Quic, Tcp, Transparent, Udp};
+        assert_eq!(with(Mode::is_own), [Btp, Brtp, Brctp, Transparent]);
+        assert_eq!(with(Mode::is_reliable), [Brtp, Brctp, Tcp, Quic]);
+        assert_eq!(with(Mode::supports_early_data), [Btp]);
+        assert_eq!(with(Mode::has_channels), [Brtp]);
+        assert_eq!(with(Mode::is_uncontrolled), [Transparent, Udp]);
     }
 }

@@ -146,7 +146,7 @@ impl Connection {
             && handshake.takes_early()
             && self.link.has_keys()
             && handshake.peer_parameters().is_some_and(|peer| {
-                self.session.agreed_mode(true, peer.mode).is_some_and(Mode::takes_early)
+                self.session.agreed_mode(true, peer.mode).is_some_and(Mode::supports_early_data)
             })
     }
 

@@ -175,7 +175,7 @@ impl ClientTls {
         if security == Security::DangerousPlain {
             return Err(config_error("the stand-in for TLS does not support resumption"));
         }
-        if transport.early_data && !transport.mode.takes_early() {
+        if transport.early_data && !transport.mode.supports_early_data() {
             return Err(config_error(
                 "early data can be replayed, so only mode 0 (BTP) supports it",
             ));

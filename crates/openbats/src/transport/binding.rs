@@ -26,7 +26,8 @@ impl<Id> Output<Id> {
     }
 }
 
-/// The connections of one transport binding. What has a default is a matter of some bindings only.
+/// The connections of one transport binding: its output and the calls for a connection. What comes in (datagrams,
+/// timers, errors) differs between the bindings, and [`Transports`](super::Transports) hands it out.
 pub(super) trait Transport {
     /// Identifies a connection of this binding.
     type Id;
@@ -34,8 +35,8 @@ pub(super) trait Transport {
     /// Returns the next datagram, event or timeout.
     fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output<Self::Id>;
 
-    /// Accepts a message for sending; reliable modes ignore the deadline. Without one, that of the configuration
-    /// applies.
+    /// Accepts a message for sending. Connections that deliver reliably ignore the deadline; without one, that of
+    /// the configuration applies.
     fn send(
         &mut self,
         now: Timestamp,
@@ -44,17 +45,22 @@ pub(super) trait Transport {
         deadline: Option<Duration>,
     ) -> Result<(), SendError>;
 
+    /// Ends the messages of this end.
     fn finish(&mut self, now: Timestamp, id: Self::Id) -> Result<(), SendError>;
 
+    /// The next message that has arrived, if there is one.
     fn recv(&mut self, now: Timestamp, id: Self::Id) -> Option<Bytes>;
 
     /// Whether the peer has finished and the application has taken every message.
     fn is_finished(&self, id: Self::Id) -> bool;
 
+    /// Whether nothing is left to send or repair; without acknowledgements (UDP) whether everything was sent.
     fn is_all_acknowledged(&self, id: Self::Id) -> bool;
 
+    /// Closes a connection with an application's code and text for the peer, as far as the binding transports them.
     fn close(&mut self, now: Timestamp, id: Self::Id, code: u64, reason: &str);
 
+    /// Statistics; `None` if the connection is unknown.
     fn stats(&self, now: Timestamp, id: Self::Id) -> Option<ConnectionStats>;
 
     /// Received bytes that the application has not taken.
@@ -77,18 +83,14 @@ pub(super) trait Transport {
 
     fn mode(&self, id: Self::Id) -> Option<Mode>;
 
-    fn peer_limits(&self, _id: Self::Id) -> Option<PeerLimits> {
-        None
-    }
+    /// The peer's limits, if it has stated them.
+    fn peer_limits(&self, id: Self::Id) -> Option<PeerLimits>;
 
     /// Size in bytes of the longest datagram that can be sent now, if messages of a reliable mode go as datagrams.
-    fn longest_datagram(&self, _id: Self::Id) -> Option<usize> {
-        None
-    }
+    fn longest_datagram(&self, id: Self::Id) -> Option<usize>;
 
-    fn peer_fingerprint(&self, _id: Self::Id) -> Option<[u8; 32]> {
-        None
-    }
+    /// The fingerprint of the peer's certificate, if it has sent one.
+    fn peer_fingerprint(&self, id: Self::Id) -> Option<[u8; 32]>;
 
     fn connection_count(&self) -> usize;
 }

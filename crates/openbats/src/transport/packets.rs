@@ -85,6 +85,10 @@ impl Transport for Packets {
         self.endpoint.peer_limits(id)
     }
 
+    fn longest_datagram(&self, _id: ConnectionHandle) -> Option<usize> {
+        None
+    }
+
     fn peer_fingerprint(&self, id: ConnectionHandle) -> Option<[u8; 32]> {
         self.endpoint.peer_fingerprint(id)
     }

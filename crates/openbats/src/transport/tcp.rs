@@ -576,6 +576,10 @@ impl Transport for Tcp {
         self.session(id)?.peer_limits()
     }
 
+    fn longest_datagram(&self, _id: u64) -> Option<usize> {
+        None
+    }
+
     fn peer_fingerprint(&self, id: u64) -> Option<[u8; 32]> {
         self.connections.get(&id)?.tls.peer_fingerprint()
     }

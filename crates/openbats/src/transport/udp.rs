@@ -13,7 +13,8 @@ use std::time::Duration;
 use bats_proto::session::{Inbox, MESSAGE_OVERHEAD};
 use bats_proto::{
     BufferStats, ClientConfig, CloseReason, CongestionStats, ConnectError, ConnectionStats, Event,
-    Mode, PathStats, Received, SendError, ServerConfig, Timestamp, Transmit, TransportConfig,
+    Mode, PathStats, PeerLimits, Received, SendError, ServerConfig, Timestamp, Transmit,
+    TransportConfig,
 };
 use bytes::Bytes;
 
@@ -442,6 +443,18 @@ impl Transport for Udp {
 
     fn mode(&self, _id: u64) -> Option<Mode> {
         Some(Mode::Udp)
+    }
+
+    fn peer_limits(&self, _id: u64) -> Option<PeerLimits> {
+        None
+    }
+
+    fn longest_datagram(&self, _id: u64) -> Option<usize> {
+        None
+    }
+
+    fn peer_fingerprint(&self, _id: u64) -> Option<[u8; 32]> {
+        None
     }
 
     fn connection_count(&self) -> usize {

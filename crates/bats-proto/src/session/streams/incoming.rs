@@ -24,7 +24,7 @@ pub(in crate::session) enum Incoming {
     Reliable(ReliableIncoming),
     /// BRCTP.
     Rateless(RatelessIncoming),
-    /// BTP.
+    /// BTP and TRANSPARENT.
     Timely(TimelyIncoming),
 }
 

@@ -94,11 +94,9 @@ pub(in crate::session) trait Sending {
     ) -> Option<PacketKind>;
 
     /// When to call [`on_timeout`](Self::on_timeout).
-    fn next_timeout(&self) -> Option<Timestamp> {
-        None
-    }
+    fn next_timeout(&self) -> Option<Timestamp>;
 
-    fn on_timeout(&mut self, _now: Timestamp, _path: &PathView) {}
+    fn on_timeout(&mut self, now: Timestamp, path: &PathView);
 
     /// The probe timeout expired: returns whether there is data to retransmit. In a blackout,
     /// `blackout_packets` may be sent until the next one.
@@ -106,11 +104,10 @@ pub(in crate::session) trait Sending {
 
     /// The path was abandoned: everything in flight that is not reported as received is lost. In modes with
     /// deadlines these symbols would arrive too late.
-    fn on_path_lost(&mut self, _now: Timestamp, _path: &PathView, _is_limited: bool) {}
+    fn on_path_lost(&mut self, now: Timestamp, path: &PathView, is_limited: bool);
 
-    fn awaits_decoding(&self) -> bool {
-        false
-    }
+    /// Whether packets are in flight of which the peer has not reported that it can decode them.
+    fn awaits_decoding(&self) -> bool;
 
     fn on_rank_feedback(
         &mut self,
@@ -119,7 +116,7 @@ pub(in crate::session) trait Sending {
         path: &PathView,
     ) -> Result<(), FlowError>;
 
-    fn on_credit(&mut self, _symbols: u64) {}
+    fn on_credit(&mut self, symbols: u64);
 
     fn counters(&self) -> SenderCounters;
 
@@ -135,9 +132,7 @@ pub(in crate::session) trait Sending {
     fn on_polluted(&mut self) {}
 
     /// One more than the newest symbol or block that was sent, if the peer reports ranks.
-    fn sent_end(&self) -> Option<u64> {
-        None
-    }
+    fn sent_end(&self) -> Option<u64>;
 
     /// Removes symbols that were never sent from a report.
     fn limit(&self, feedback: &mut RankFeedback) {
@@ -210,14 +205,10 @@ pub(in crate::session) trait Receiving {
     fn record_early(&mut self, _delivered: u32) {}
 
     /// When to send rank feedback.
-    fn feedback_at(&self) -> Option<Timestamp> {
-        None
-    }
+    fn feedback_at(&self) -> Option<Timestamp>;
 
     /// The rank feedback to send now.
-    fn feedback(&mut self, _now: Timestamp, _rtt: Duration) -> Option<RankFeedback> {
-        None
-    }
+    fn feedback(&mut self, now: Timestamp, rtt: Duration) -> Option<RankFeedback>;
 
     /// Raises the memory that this direction may hold.
     fn raise_budget(&mut self, bytes: usize);
@@ -250,29 +241,23 @@ pub(in crate::session) trait Receiving {
     /// messages and channels have credit of their own.
     fn update_credit(
         &mut self,
-        _now: Timestamp,
-        _rtt: Duration,
-        _inbox: &Inbox,
-        _elsewhere: Option<usize>,
-    ) -> bool {
-        false
-    }
+        now: Timestamp,
+        rtt: Duration,
+        inbox: &Inbox,
+        elsewhere: Option<usize>,
+    ) -> bool;
 
     /// The credit for the CREDIT frame.
-    fn credit(&mut self) -> Option<u64> {
-        None
-    }
+    fn credit(&mut self) -> Option<u64>;
 
     /// The peer's flow ends with `totals`; missing symbols are awaited until `until`.
     fn on_end(&mut self, _totals: Totals, _until: Timestamp) {}
 
     /// When to call [`on_timeout`](Self::on_timeout).
-    fn next_timeout(&self) -> Option<Timestamp> {
-        None
-    }
+    fn next_timeout(&self) -> Option<Timestamp>;
 
     /// Completes the flow when nothing is missing, or when the time for missing symbols is over.
-    fn on_timeout(&mut self, _now: Timestamp) {}
+    fn on_timeout(&mut self, now: Timestamp);
 
     /// The peer has closed the connection: if its END frame has arrived, the flow is complete, and
     /// missing symbols will not arrive any more.
@@ -299,9 +284,7 @@ pub(in crate::session) trait Receiving {
     }
 
     /// One more than the newest symbol that is known to exist, if source packets have symbols.
-    fn seen_end(&self) -> Option<u64> {
-        None
-    }
+    fn seen_end(&self) -> Option<u64>;
 
     /// Symbol number and symbol of a source packet.
     fn source<'a>(&self, payload: &'a [u8]) -> Option<(u64, &'a [u8])> {

@@ -23,7 +23,7 @@ pub(in crate::session) enum Outgoing {
     Reliable(ReliableOutgoing),
     /// BRCTP: reliable and ordered, coded in blocks.
     Rateless(RatelessOutgoing),
-    /// BTP: messages with deadlines.
+    /// BTP and TRANSPARENT: messages with deadlines.
     Timely(TimelyOutgoing),
 }
 

@@ -108,6 +108,13 @@ impl Sending for RatelessOutgoing {
         flow.poll(now, out)
     }
 
+    /// Coded packets are sent until the peer reports the rank, without a timer.
+    fn next_timeout(&self) -> Option<Timestamp> {
+        None
+    }
+
+    fn on_timeout(&mut self, _now: Timestamp, _path: &PathView) {}
+
     fn on_probe_timeout(&mut self, _blackout_packets: u64) -> bool {
         self.flow.on_probe_timeout()
     }
@@ -257,6 +264,13 @@ impl Receiving for RatelessIncoming {
         Some(self.flow.credit())
     }
 
+    /// The flow ends with a message, not with an END frame.
+    fn next_timeout(&self) -> Option<Timestamp> {
+        None
+    }
+
+    fn on_timeout(&mut self, _now: Timestamp) {}
+
     fn is_finished(&self) -> bool {
         self.reassembly.is_finished()
     }
@@ -275,5 +289,10 @@ impl Receiving for RatelessIncoming {
 
     fn seals_blocks(&self) -> bool {
         true
+    }
+
+    /// There are no source packets.
+    fn seen_end(&self) -> Option<u64> {
+        None
     }
 }

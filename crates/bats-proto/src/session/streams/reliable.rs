@@ -176,12 +176,12 @@ impl Sending for ReliableOutgoing {
 pub(in crate::session) struct ReliableIncoming {
     flow: FlowReceiver,
     reassembly: Reassembly,
-    early: HandedUp,
+    handed_up: HandedUp,
 }
 
 impl ReliableIncoming {
     pub(super) fn new(flow: FlowReceiver, reassembly: Reassembly) -> Self {
-        Self { flow, reassembly, early: HandedUp::default() }
+        Self { flow, reassembly, handed_up: HandedUp::default() }
     }
 }
 
@@ -213,14 +213,14 @@ impl Receiving for ReliableIncoming {
         (room, _): (usize, bool),
         mut open: Option<&mut SymbolKey>,
     ) -> Result<Taken, SessionError> {
-        let Self { flow, reassembly, early } = self;
+        let Self { flow, reassembly, handed_up } = self;
         let mut opened = Vec::new();
         let mut taken = Taken::default();
         // With channels, messages have a credit of their own: symbols never wait.
         while channels.is_some() || inbox.has_room(room) {
             let number = flow.next_number();
             let Some(mut symbol) = flow.next_symbol() else { break };
-            let left = early.take(number);
+            let left = handed_up.take(number);
             if left == Left::Nothing {
                 // It was authenticated when it was handed up.
                 taken.opened += u64::from(open.is_some());
@@ -243,7 +243,7 @@ impl Receiving for ReliableIncoming {
             }
         }
         if let Some(channels) = channels {
-            early.hand_up(flow, channels, open)?;
+            handed_up.hand_up(flow, channels, open)?;
         }
         Ok(taken)
     }
@@ -286,6 +286,13 @@ impl Receiving for ReliableIncoming {
     fn credit(&mut self) -> Option<u64> {
         Some(self.flow.credit())
     }
+
+    /// The flow ends with a message, not with an END frame.
+    fn next_timeout(&self) -> Option<Timestamp> {
+        None
+    }
+
+    fn on_timeout(&mut self, _now: Timestamp) {}
 
     fn is_finished(&self) -> bool {
         self.reassembly.is_finished()

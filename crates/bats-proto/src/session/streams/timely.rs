@@ -1,4 +1,4 @@
-//! BTP: messages arrive before their deadline or not at all.
+//! BTP: messages arrive before their deadline or not at all. And TRANSPARENT, whose sender has no redundancy.
 
 use core::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::Reader;
 
-/// Sending direction of BTP.
+/// Sending direction of BTP and TRANSPARENT.
 #[derive(Debug)]
 pub(in crate::session) struct TimelyOutgoing {
     queue: DatagramQueue,
@@ -140,6 +140,14 @@ impl Sending for TimelyOutgoing {
         self.flow.wants_to_send()
     }
 
+    /// Symbols in flight arrive too late.
+    fn on_path_lost(&mut self, _now: Timestamp, _path: &PathView, _is_limited: bool) {}
+
+    /// No reports are awaited.
+    fn awaits_decoding(&self) -> bool {
+        false
+    }
+
     /// Sent only at the end of a connection, when it has no effect.
     fn on_rank_feedback(
         &mut self,
@@ -149,6 +157,9 @@ impl Sending for TimelyOutgoing {
     ) -> Result<(), FlowError> {
         Ok(())
     }
+
+    /// The mode has no credit.
+    fn on_credit(&mut self, _symbols: u64) {}
 
     fn counters(&self) -> SenderCounters {
         self.flow.counters()
@@ -166,12 +177,17 @@ impl Sending for TimelyOutgoing {
         Some(SourceHeader::decode(&mut reader)?.number(self.flow.symbols()))
     }
 
+    /// The peer reports no ranks.
+    fn sent_end(&self) -> Option<u64> {
+        None
+    }
+
     fn is_timely(&self) -> bool {
         true
     }
 }
 
-/// Receiving direction of BTP.
+/// Receiving direction of BTP and TRANSPARENT.
 #[derive(Debug)]
 pub(in crate::session) struct TimelyIncoming {
     flow: TimelyReceiver,
@@ -306,6 +322,14 @@ impl Receiving for TimelyIncoming {
         ids.for_each(|id| self.assembly.mark_delivered(u64::from(id)));
     }
 
+    fn feedback_at(&self) -> Option<Timestamp> {
+        None
+    }
+
+    fn feedback(&mut self, _now: Timestamp, _rtt: Duration) -> Option<RankFeedback> {
+        None
+    }
+
     fn raise_budget(&mut self, bytes: usize) {
         self.assembly.raise_budget(bytes);
     }
@@ -318,6 +342,21 @@ impl Receiving for TimelyIncoming {
         let is_dropped = inbox.pop().is_some();
         self.overflowed += u64::from(is_dropped);
         is_dropped
+    }
+
+    /// The mode has no credit.
+    fn update_credit(
+        &mut self,
+        _now: Timestamp,
+        _rtt: Duration,
+        _inbox: &Inbox,
+        _elsewhere: Option<usize>,
+    ) -> bool {
+        false
+    }
+
+    fn credit(&mut self) -> Option<u64> {
+        None
     }
 
     fn on_end(&mut self, totals: Totals, until: Timestamp) {
