@@ -34,6 +34,8 @@ use crate::wire::varint::{Reader, Writer};
 /// Bytes of a handshake datagram: every path must support this size.
 const DATAGRAM: usize = MIN_INITIAL_DATAGRAM;
 
+/// Frames of a packet other than padding; further ones are ignored.
+const MAX_FRAMES: usize = 64;
 const CRYPTO: u8 = 1;
 const ACKNOWLEDGED: u8 = 2;
 const STAMP: u8 = 3;
@@ -411,7 +413,13 @@ impl Handshake {
     ) -> Result<(), HandshakeError> {
         let Some(level) = self.levels.of(kind) else { return Ok(()) };
         let mut reader = Reader::new(payload);
+        let mut frames = 0_usize;
         while let Some(frame) = reader.u8() {
+            // Each costs work, and peers send a few. Padding does not count.
+            frames = frames.saturating_add(usize::from(frame != 0));
+            if frames > MAX_FRAMES {
+                return Ok(());
+            }
             let parsed = (|| {
                 match frame {
                     0 => {}
