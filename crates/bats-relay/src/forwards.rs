@@ -10,10 +10,6 @@ use super::rate_limit::{FlowLimits, LimitGroup};
 /// Entries of dropped packets that may stay in any case.
 const MAX_DROPPED: usize = 64;
 
-/// Entries whose memory an empty queue keeps: each packet of a source at this node leaves at once. More would be
-/// memory of idle flows that is not counted.
-const KEPT: usize = 4;
-
 /// The batches of the packets of a group.
 type Queue = (Option<LimitGroup>, VecDeque<(Space, u64)>);
 
@@ -22,7 +18,7 @@ type Queue = (Option<LimitGroup>, VecDeque<(Space, u64)>);
 #[derive(Debug, Default)]
 pub(super) struct Forwards {
     /// The queue that is served next is the first. There is rarely more than one: a flow seldom arrives
-    /// over several neighbours. The only one may be empty, and keeps its memory.
+    /// over several neighbours.
     queues: VecDeque<Queue>,
     /// Entries of packets that were dropped. They are skipped later, and removed when there are more of them
     /// than others.
@@ -33,10 +29,7 @@ impl Forwards {
     pub(super) fn push(&mut self, group: Option<LimitGroup>, space: Space, batch: u64) {
         match self.queues.iter_mut().find(|(other, _)| *other == group) {
             Some((_, queue)) => queue.push_back((space, batch)),
-            None => {
-                self.queues.retain(|(_, queue)| !queue.is_empty());
-                self.queues.push_back((group, VecDeque::from([(space, batch)])));
-            }
+            None => self.queues.push_back((group, VecDeque::from([(space, batch)]))),
         }
     }
 
@@ -46,12 +39,13 @@ impl Forwards {
         now: Timestamp,
         limits: FlowLimits<'_>,
     ) -> Option<(Option<LimitGroup>, Space, u64)> {
-        let is_sendable = |(group, queue): &Queue| !queue.is_empty() && limits.is_open(now, *group);
-        let index = self.queues.iter().position(is_sendable)?;
-        let is_only = self.queues.len() == 1;
+        let index = self
+            .queues
+            .iter()
+            .position(|(group, queue)| !queue.is_empty() && limits.is_open(now, *group))?;
         let (group, mut queue) = self.queues.remove(index)?;
         let (space, batch) = queue.pop_front()?;
-        if !queue.is_empty() || is_only && queue.capacity() <= KEPT {
+        if !queue.is_empty() {
             self.queues.push_back((group, queue));
         }
         Some((group, space, batch))
@@ -103,8 +97,7 @@ impl Forwards {
 
     /// Whether a packet may be forwarded now, as far as the limits are concerned.
     pub(super) fn is_sendable(&self, now: Timestamp, limits: FlowLimits<'_>) -> bool {
-        let waiting = self.queues.iter().filter(|(_, queue)| !queue.is_empty());
-        waiting.map(|(group, _)| *group).any(|group| limits.is_open(now, group))
+        self.queues.iter().any(|(group, _)| limits.is_open(now, *group))
     }
 
     /// The groups whose limits hold packets back.
@@ -113,44 +106,7 @@ impl Forwards {
         now: Timestamp,
         limits: FlowLimits<'a>,
     ) -> impl Iterator<Item = LimitGroup> + 'a {
-        let waiting = self.queues.iter().filter(|(_, queue)| !queue.is_empty());
-        let groups = waiting.filter_map(|(group, _)| *group);
+        let groups = self.queues.iter().filter_map(|(group, _)| *group);
         groups.filter(move |group| !limits.is_open(now, Some(*group)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::rate_limit::RateLimits;
-    use super::*;
-    use bats_wire::flow::{FlowKey, NodeId};
-
-    #[test]
-    fn an_empty_queue_keeps_little_memory_and_counts_for_nothing() {
-        let key = FlowKey { destination: NodeId(1), source: NodeId(2), flow: 3 };
-        let (limits, now) = (RateLimits::default(), Timestamp::from_millis(1));
-        let mut forwards = Forwards::default();
-        for count in [1, KEPT as u64, 100] {
-            for batch in 0..count {
-                forwards.push(None, Space::Source, batch);
-            }
-            assert_eq!(forwards.len() as u64, count);
-            for batch in 0..count {
-                let next = forwards.pop(now, limits.of(key));
-                assert_eq!(next, Some((None, Space::Source, batch)));
-            }
-            let kept: usize = forwards.queues.iter().map(|(_, queue)| queue.capacity()).sum();
-            assert!(kept <= KEPT, "{kept} entries after {count}");
-            assert_eq!((forwards.len(), forwards.bytes(), forwards.is_empty()), (0, 0, true));
-            assert!(!forwards.is_sendable(now, limits.of(key)));
-            assert_eq!(forwards.pop(now, limits.of(key)), None);
-        }
-        // Another group takes its place.
-        let group = Some(LimitGroup(7));
-        forwards.push(None, Space::Source, 0);
-        forwards.pop(now, limits.of(key));
-        forwards.push(group, Space::Repair, 5);
-        assert_eq!(forwards.queues.len(), 1);
-        assert_eq!(forwards.pop(now, limits.of(key)), Some((group, Space::Repair, 5)));
     }
 }
