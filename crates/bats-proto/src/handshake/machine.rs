@@ -644,3 +644,22 @@ impl Handshake {
         !self.token.has_psk() || self.ids.peer().is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::key_discard_tests::Pair;
+    use super::*;
+    use crate::config::TransportConfig;
+
+    #[test]
+    fn frames_beyond_the_limit_are_ignored_and_padding_does_not_count() {
+        let now = Timestamp::from_millis(1_000);
+        for (before, is_read) in [(MAX_FRAMES - 1, true), (MAX_FRAMES, false)] {
+            let mut client = Pair::with_client(TransportConfig::default()).client;
+            let mut payload = [0, ACKNOWLEDGED, 0].repeat(before);
+            payload.extend([CLOSE, 1, b'x']);
+            let result = client.handle_payload(now, LongKind::Initial, &payload);
+            assert_eq!(result.is_err(), is_read, "{before} frames before: {result:?}");
+        }
+    }
+}
