@@ -379,21 +379,30 @@ mod tests {
     use crate::relay::RelayConfig;
     use crate::remote::Remote;
 
-    /// Only a quotation of the session's own packets counts, and a route that is missing for a moment
-    /// ends nothing.
-    #[test]
-    fn attempts_end_by_reports_that_quote_their_packets_and_persist() {
+    /// The endpoint of node 1.
+    fn node() -> Endpoint {
         let config =
             EndpointConfig { security: Security::DangerousPlain, ..EndpointConfig::default() };
         let mut endpoint = Endpoint::new(config, [1; 32]).unwrap();
         endpoint.enable_relay(RelayConfig::new(NodeId(1))).unwrap();
-        let client = ClientConfig {
+        endpoint
+    }
+
+    fn client() -> ClientConfig {
+        ClientConfig {
             trust: PeerTrust::DangerousAcceptAny,
             identity: None,
             transport: Default::default(),
-        };
+        }
+    }
+
+    /// Only a quotation of the session's own packets counts, and a route that is missing for a moment
+    /// ends nothing.
+    #[test]
+    fn attempts_end_by_reports_that_quote_their_packets_and_persist() {
+        let mut endpoint = node();
         let start = Timestamp::from_millis(1_000);
-        let session = endpoint.connect_across(start, NodeId(9), "node", client).unwrap();
+        let session = endpoint.connect_across(start, NodeId(9), "node", client()).unwrap();
         let (flow, source) = {
             let connection = endpoint.connections.get(session).unwrap();
             (connection.flow_key().unwrap(), connection.local_cid())
@@ -429,21 +438,13 @@ mod tests {
 
     #[test]
     fn links_and_sessions_are_listed_in_the_order_in_which_they_began() {
-        let config =
-            EndpointConfig { security: Security::DangerousPlain, ..EndpointConfig::default() };
-        let mut endpoint = Endpoint::new(config, [1; 32]).unwrap();
-        endpoint.enable_relay(RelayConfig::new(NodeId(1))).unwrap();
+        let mut endpoint = node();
         let now = Timestamp::from_millis(1_000);
         let mut expected = Vec::new();
         for number in 0..12_u16 {
-            let client = ClientConfig {
-                trust: PeerTrust::DangerousAcceptAny,
-                identity: None,
-                transport: Default::default(),
-            };
             let begun = match number % 5 {
-                0 | 3 => endpoint.connect_across(now, NodeId(9), "node", client),
-                _ => endpoint.connect(now, ([10, 0, 0, 1], number).into(), "node", client),
+                0 | 3 => endpoint.connect_across(now, NodeId(9), "node", client()),
+                _ => endpoint.connect(now, ([10, 0, 0, 1], number).into(), "node", client()),
             };
             expected.push(begun.unwrap());
         }
@@ -455,20 +456,12 @@ mod tests {
     /// A sender that knows the connection ID of a session cannot use it from an address or in another flow.
     #[test]
     fn sessions_take_packets_of_their_flow_only() {
-        let config =
-            EndpointConfig { security: Security::DangerousPlain, ..EndpointConfig::default() };
-        let mut endpoint = Endpoint::new(config, [1; 32]).unwrap();
-        endpoint.enable_relay(RelayConfig::new(NodeId(1))).unwrap();
-        let client = ClientConfig {
-            trust: PeerTrust::DangerousAcceptAny,
-            identity: None,
-            transport: Default::default(),
-        };
+        let mut endpoint = node();
         let now = Timestamp::from_millis(1_000);
         let foreign = FlowKey { destination: NodeId(9), source: NodeId(5), flow: 7 };
-        let error = endpoint.connect_in_flow(now, foreign, "node", client.clone()).unwrap_err();
+        let error = endpoint.connect_in_flow(now, foreign, "node", client()).unwrap_err();
         assert!(error.to_string().contains("node 5 is not this node"), "{error}");
-        let session = endpoint.connect_across(now, NodeId(9), "node", client).unwrap();
+        let session = endpoint.connect_across(now, NodeId(9), "node", client()).unwrap();
         assert_eq!(endpoint.remote(session), None);
         assert_eq!(endpoint.remote_node(session), Some(NodeId(9)));
         let connection = endpoint.connections.get(session).unwrap();
