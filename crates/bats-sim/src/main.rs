@@ -192,7 +192,7 @@ fn matrix(arguments: &Matrix) -> Result<(), Failure> {
         print_line(table::HEADER)?;
         figures.iter().try_for_each(|figures| print_line(&table::line(figures)))?;
     }
-    let least = arguments.least_e.unwrap_or(0.0);
+    let Some(least) = arguments.least_e else { return Ok(()) };
     // No figure at all is below it, too.
     let low = figures
         .iter()
