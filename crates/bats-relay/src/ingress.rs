@@ -16,12 +16,12 @@ use super::outbound::Outbound;
 use super::rate_limit::LimitGroup;
 use super::room::memory_limit;
 use super::unrecoded::Unrecoded;
-use super::{Delivery, Relay, RelayEvent};
+use super::{Delivery, Relay, RelayEvent, update};
 use bats_wire::batch_rank::Space;
 use bats_wire::coding::{CodingHeader, expand};
-use bats_wire::flow::{FlowHeader, FlowKey};
+use bats_wire::flow::{FLOW_HEADER_LEN, FlowHeader, FlowKey};
 use bats_wire::short_header::PacketKind;
-use bats_wire::varint::Reader;
+use bats_wire::varint::{Reader, Writer};
 
 impl Relay {
     /// Processes the payload of a relayed packet, behind the hop header. Returns the packet if it
@@ -390,24 +390,59 @@ impl Relay {
     /// Whether a session of this node may send a coded packet of this flow over a link: the packet
     /// would leave at once.
     pub fn has_room(&mut self, now: Timestamp, key: FlowKey, link: LinkId) -> bool {
-        let is_new = !self.flows.contains_key(&key);
-        if !self.open_flow(now, key, None) {
-            return false;
-        }
-        // The timers of a flow that exists are armed, and early ones are harmless.
-        if is_new {
+        if !self.flows.contains_key(&key) {
+            if !self.open_flow(now, key, None) {
+                return false;
+            }
+            // The timers of a flow that exists are armed, and early ones are harmless.
             self.arm(key);
         }
-        let Some(flow) = self.flows.get(&key).filter(|flow| flow.unrecoded.is_empty()) else {
+        let Some(flow) = self.flows.get_mut(&key) else { return false };
+        flow.last_used = now;
+        if !flow.unrecoded.is_empty() {
             return false;
-        };
+        }
         flow.outbound.get(&link).is_some_and(|outbound| {
             outbound.has_room(memory_limit(self.config.total_bytes, self.bytes - outbound.bytes()))
         })
     }
 
-    /// Sends a coded packet of a session of this node over a link. The packet has no flow header.
+    /// Takes a coded packet of a session of this node, which has no flow header, for a link. Replaces it in
+    /// `packet` by the next payload for the link as [`Relay::pull`] does, and returns the kind of that payload:
+    /// the packet itself, unless others come before it. `number` is the number of the link's packet.
     pub fn send_coded(
+        &mut self,
+        now: Timestamp,
+        key: FlowKey,
+        link: LinkId,
+        view: &LinkView,
+        (kind, number): (PacketKind, u64),
+        packet: &mut Vec<u8>,
+    ) -> Option<PacketKind> {
+        if self.config.recoding && !self.others_want(now, key, link) {
+            let header = self.send_at_once(now, key, link, view, (kind, number), packet);
+            if let Some(header) = header {
+                let length = packet.len();
+                packet.resize(length + FLOW_HEADER_LEN, 0);
+                packet.copy_within(..length, FLOW_HEADER_LEN);
+                packet[..FLOW_HEADER_LEN].copy_from_slice(&header);
+                return Some(kind);
+            }
+        }
+        self.queue_coded(now, key, link, kind, packet);
+        self.pull(now, link, view, number, packet)
+    }
+
+    /// Whether end-to-end packets or other flows may have packets for a link. Asked for each packet, and mostly no
+    /// other flow is active.
+    fn others_want(&self, now: Timestamp, key: FlowKey, link: LinkId) -> bool {
+        let Some(state) = self.links.get(&link) else { return false };
+        let is_alone = state.active.iter().all(|other| *other == key);
+        if is_alone { state.opaque.is_due(now) } else { self.wants(now, link) }
+    }
+
+    /// Queues a coded packet of a session of this node for a link.
+    pub(super) fn queue_coded(
         &mut self,
         now: Timestamp,
         key: FlowKey,
@@ -415,25 +450,68 @@ impl Relay {
         kind: PacketKind,
         packet: &[u8],
     ) {
-        let mut reader = Reader::new(packet);
-        let Some(header) = CodingHeader::decode(kind, &mut reader) else { return };
-        let symbol = reader.rest();
         if !self.open_flow(now, key, None) {
             return;
         }
-        let hop_limit = self.config.hop_limit.saturating_sub(1);
         if !self.config.recoding {
+            let hop_limit = self.config.hop_limit.saturating_sub(1);
             return self.forward_unrecoded(key, (kind, hop_limit), None, packet);
         }
-        let Some(flow) = self.flows.get_mut(&key) else { return };
-        let (space, batch, window, vector) = parts(&header);
-        let newest = &mut flow.newest[space as usize];
-        let batch = expand(u64::from(batch), 24, *newest);
-        *newest = batch.max(*newest);
-        let limit = None;
-        let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit, limit };
+        let Some(coded) = self.own_coded(key, kind, packet) else { return };
         self.add(now, key, |_, _| Some(link), &coded);
         self.arm(key);
+    }
+
+    /// Reads a coded packet of a session of this node.
+    fn own_coded<'a>(
+        &mut self,
+        key: FlowKey,
+        kind: PacketKind,
+        packet: &'a [u8],
+    ) -> Option<Coded<'a>> {
+        let mut reader = Reader::new(packet);
+        let header = CodingHeader::decode(kind, &mut reader)?;
+        let (space, batch, window, vector) = parts(&header);
+        let newest = &mut self.flows.get_mut(&key)?.newest[space as usize];
+        let batch = expand(u64::from(batch), 24, *newest);
+        *newest = batch.max(*newest);
+        let hop_limit = self.config.hop_limit.saturating_sub(1);
+        let (limit, payload) = (None, reader.rest());
+        Some(Coded { space, batch, window, vector, payload, hop_limit, limit })
+    }
+
+    /// Holds a packet of this node for repairs and counts it as sent: nothing else waits for the link. Returns
+    /// its flow header; `None` if it cannot be the next packet.
+    fn send_at_once(
+        &mut self,
+        now: Timestamp,
+        key: FlowKey,
+        link: LinkId,
+        view: &LinkView,
+        (kind, number): (PacketKind, u64),
+        packet: &[u8],
+    ) -> Option<[u8; FLOW_HEADER_LEN]> {
+        if !self.open_flow(now, key, None) {
+            return None;
+        }
+        let coded = self.own_coded(key, kind, packet)?;
+        let (flow, state) = (self.flows.get_mut(&key)?, self.links.get_mut(&link)?);
+        let outbound = flow.outbound.get_mut(&link)?;
+        let others = self.bytes - outbound.bytes();
+        let hop_limit = outbound.send_at_once(now, number, view, &coded, &mut self.stats)?;
+        outbound.shed(memory_limit(self.config.total_bytes, others), &mut self.stats);
+        self.bytes = others + outbound.bytes();
+        self.stats.memory.bytes_peak = self.stats.memory.bytes_peak.max(self.bytes as u64);
+        self.stats.forwarded += 1;
+        // Packets recoded for expected losses follow in idle slots.
+        state.activate(key);
+        state.coded_turn = false;
+        let mut header = [0; FLOW_HEADER_LEN];
+        FlowHeader { key, hop_limit }.encode(&mut Writer::new(&mut header))?;
+        flow.sent.add(packet.len());
+        let idle_timeout = self.config.idle_timeout;
+        update(&mut self.state, &mut self.timers, idle_timeout, key, flow);
+        Some(header)
     }
 }
 

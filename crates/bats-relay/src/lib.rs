@@ -39,6 +39,8 @@ mod opaque;
 mod outbound;
 #[cfg(test)]
 mod outbound_tests;
+#[cfg(test)]
+mod own_packet_tests;
 mod policy;
 #[cfg(test)]
 mod queue_tests;
@@ -240,6 +242,12 @@ impl Relay {
     /// links are left out while another link is responsive.
     pub fn routes(&self, destination: NodeId) -> impl Iterator<Item = LinkId> {
         self.routes.usable(&self.links, destination)
+    }
+
+    /// Whether a link is one of the [`Relay::routes`] to a node.
+    #[must_use]
+    pub fn leads_to(&self, destination: NodeId, link: LinkId) -> bool {
+        self.routes(destination).any(|usable| usable == link)
     }
 
     /// The fastest link to a node: the responsive one with the shortest round trip, or the one with

@@ -116,7 +116,7 @@ fn packets_held_without_responsive_link_use_the_first_that_recovers() {
         let mut packet = vec![0; 4];
         SourceHeader::new(number).encode(&mut Writer::new(&mut packet)).unwrap();
         packet.extend(symbol(number));
-        relay.send_coded(now, KEY, LINK_UP, PacketKind::Source, &packet);
+        relay.queue_coded(now, KEY, LINK_UP, PacketKind::Source, &packet);
     }
     relay.set_view(now, LINK_UP, &LinkView { alive: false, ..seen });
     relay.set_view(now, LINK_DOWN, &seen);
@@ -154,7 +154,7 @@ fn undelivered_packets_of_a_failed_link_move_to_another() {
             let mut packet = vec![0; 4];
             SourceHeader::new(number).encode(&mut Writer::new(&mut packet)).unwrap();
             packet.extend(symbol(number));
-            relay.send_coded(now, KEY, LINK_UP, PacketKind::Source, &packet);
+            relay.queue_coded(now, KEY, LINK_UP, PacketKind::Source, &packet);
         }
         let held = relay.stats().memory.bytes_held;
         let mut out = Vec::new();

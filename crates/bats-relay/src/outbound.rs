@@ -178,6 +178,16 @@ impl Outbound {
         coded: &Coded<'_>,
         stats: &mut RelayStats,
     ) -> bool {
+        if !self.hold(now, coded) {
+            return false;
+        }
+        self.forwards.push(coded.limit, coded.space, coded.batch);
+        self.bound_batches(now, coded, stats);
+        true
+    }
+
+    /// Holds a packet for transmission and repairs. Returns false if it is not innovative.
+    fn hold(&mut self, now: Timestamp, coded: &Coded<'_>) -> bool {
         let batches = &mut self.batches[coded.space as usize];
         let batch = batches.entry(coded.batch).or_insert_with(|| Box::new(Batch::new(now, coded)));
         let largest = if coded.payload.len() <= COMMON_PAYLOAD {
@@ -198,9 +208,13 @@ impl Outbound {
         let row = row_bytes(coded.payload.len());
         batch.row_bytes += row;
         self.bytes += row;
-        self.forwards.push(coded.limit, coded.space, coded.batch);
         let first_held = &mut self.first_held[coded.space as usize];
         *first_held = coded.batch.min(*first_held);
+        true
+    }
+
+    /// A packet was added: drops the oldest batches if there are too many, and closes batches that are complete.
+    fn bound_batches(&mut self, now: Timestamp, coded: &Coded<'_>, stats: &mut RelayStats) {
         let mut unsent = 0;
         while self.batches[coded.space as usize].len() > MAX_BATCHES {
             if let Some((_, mut oldest)) = self.batches[coded.space as usize].pop_first() {
@@ -214,7 +228,26 @@ impl Outbound {
             self.close_batches(now, coded.space, coded.batch);
         }
         self.arm(now + CLOSE_AFTER);
-        true
+    }
+
+    /// Adds a packet of this node that leaves at once with this packet number. Returns the number of links that it
+    /// may still cross; `None` if others come before it or it is not innovative for the next node.
+    pub(super) fn send_at_once(
+        &mut self,
+        now: Timestamp,
+        number: u64,
+        view: &LinkView,
+        coded: &Coded<'_>,
+        stats: &mut RelayStats,
+    ) -> Option<u8> {
+        let is_next = self.forwards.is_empty() && self.recoded_queue.is_empty();
+        if !is_next || !self.may_forward() || !self.hold(now, coded) {
+            return None;
+        }
+        self.view = *view;
+        let hop_limit = self.on_sent(now, number, coded.space, coded.batch)?;
+        self.bound_batches(now, coded, stats);
+        Some(hop_limit)
     }
 
     /// Whether packets of this batch are held.
@@ -388,24 +421,31 @@ impl Outbound {
         id: u64,
         out: &mut Vec<u8>,
     ) -> Option<(PacketKind, u8)> {
-        let feedback = self.feedback;
-        let batch = self.batches[space as usize].get_mut(&id)?;
+        let batch = self.batches[space as usize].get(&id)?;
         let (vector, payload) = batch.recoder.as_ref()?.received().nth(batch.sent_rows)?;
         let kind = write_header(space, id, batch.window, vector, out)?;
         out.extend_from_slice(payload);
+        Some((kind, self.on_sent(now, number, space, id)?))
+    }
+
+    /// The next held packet of a batch leaves with this packet number. Returns the number of links that it may
+    /// still cross.
+    fn on_sent(&mut self, now: Timestamp, number: u64, space: Space, id: u64) -> Option<u8> {
+        let batch = self.batches[space as usize].get_mut(&id)?;
         batch.sent_rows += 1;
         batch.covered = 0;
         if !batch.is_unsent() {
             let first_sent = &mut self.first_sent[space as usize];
             *first_sent = id.min(*first_sent);
         }
-        if feedback {
+        let hop_limit = batch.hop_limit;
+        if self.feedback {
             batch.in_flight.push_back((number, now));
             self.uncounted.push_back((number, now));
             let check = now + self.horizon();
             self.arm(check);
         }
-        Some((kind, self.batches[space as usize].get(&id)?.hop_limit))
+        Some(hop_limit)
     }
 
     fn send_recoded(

@@ -17,7 +17,7 @@ fn send(relay: &mut Relay, number: u64) {
     let mut packet = vec![0; 4];
     SourceHeader::new(number).encode(&mut Writer::new(&mut packet)).unwrap();
     packet.extend(symbol(number));
-    relay.send_coded(NOW, KEY, LINK_DOWN, PacketKind::Source, &packet);
+    relay.queue_coded(NOW, KEY, LINK_DOWN, PacketKind::Source, &packet);
 }
 
 /// Regression test for sessions that never sent again, found by the swarm: the next node had no

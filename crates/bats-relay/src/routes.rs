@@ -143,7 +143,9 @@ impl Routes {
         let leading = self.links.get(&destination).map_or(&[][..], Vec::as_slice);
         let admitted = leading.iter().copied().filter(|link| links.contains_key(link));
         let is_good = move |link: LinkId| !self.is_avoided(links, destination, link);
-        let has_good = admitted.clone().any(|link| is_good(link) && is_alive(links, link));
+        // Asked for each packet, and most nodes have one link: it is used whatever it is like.
+        let has_good = leading.len() > 1
+            && admitted.clone().any(|link| is_good(link) && is_alive(links, link));
         let allowed = admitted.filter(move |&link| !has_good || is_good(link));
         let tier = match self.tiers.is_empty() {
             true => None,

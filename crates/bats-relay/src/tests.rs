@@ -101,7 +101,7 @@ impl Line {
         let mut packet = vec![0; 4];
         SourceHeader::new(self.next).encode(&mut Writer::new(&mut packet)).unwrap();
         packet.extend(symbol(self.next));
-        self.nodes[0].send_coded(now, KEY, LINK_DOWN, PacketKind::Source, &packet);
+        self.nodes[0].queue_coded(now, KEY, LINK_DOWN, PacketKind::Source, &packet);
         self.next += 1;
         true
     }
@@ -539,7 +539,7 @@ fn a_source_waits_for_memory() {
         let mut packet = vec![0; 4];
         SourceHeader::new(sent).encode(&mut Writer::new(&mut packet)).unwrap();
         packet.extend([7; 1_100]);
-        relay.send_coded(NOW, KEY, LINK_DOWN, PacketKind::Source, &packet);
+        relay.queue_coded(NOW, KEY, LINK_DOWN, PacketKind::Source, &packet);
         sent += 1;
         assert!(pull(&mut relay, NOW, &seen, sent).is_some());
     }

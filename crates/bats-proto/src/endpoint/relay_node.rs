@@ -16,6 +16,7 @@ mod link_packets;
 mod state;
 
 use link_packets::LinkPackets;
+use state::ForThisNode;
 pub(super) use state::RelayNode;
 
 /// A packet for this node that links have brought.
@@ -188,13 +189,12 @@ impl RelayNode {
         while let Some(input) = link.link_mut().pop_relay_input() {
             match input {
                 RelayInput::Report(report) => self.relay.on_report(now, id, &view, &report),
-                RelayInput::Packet(kind, mut packet) => {
+                RelayInput::Packet(kind, packet) => {
                     let delivery = self.relay.on_packet(now, id, &view, kind, &packet);
-                    let delivery = delivery.map(|d| (d.key, d.kind, d.payload.len()));
-                    if let Some((key, kind, length)) = delivery {
+                    if let Some((key, length)) = delivery.map(|d| (d.key, d.payload.len())) {
                         // It is what follows the flow header.
-                        packet.drain(..packet.len().saturating_sub(length));
-                        self.deliveries.push_back((key, kind, packet));
+                        let payload = packet.len().saturating_sub(length);
+                        self.deliveries.push_back(ForThisNode { key, kind, packet, payload });
                     }
                 }
             }
@@ -208,9 +208,10 @@ impl RelayNode {
         now: Timestamp,
         connections: &mut Connections,
     ) -> Option<Arrival> {
-        while let Some((key, kind, payload)) = self.deliveries.pop_front() {
-            let sent = key.reversed();
+        while let Some(delivery) = self.deliveries.pop_front() {
+            let (key, kind, sent) = (delivery.key, delivery.kind, delivery.key.reversed());
             if kind == PacketKind::Control {
+                let payload = delivery.into_payload();
                 if let Some(hint) = NoRoute::decode(&payload) {
                     self.handle_no_route(now, connections, key, &hint);
                     continue;
@@ -220,9 +221,14 @@ impl RelayNode {
             let handle = self.sessions.get(&sent).copied();
             let session = handle.and_then(|handle| Some((handle, connections.get_mut(handle)?)));
             let Some((handle, session)) = session else {
-                return Some(Arrival::UnknownFlow(sent, payload));
+                return Some(Arrival::UnknownFlow(sent, delivery.into_payload()));
             };
-            session.handle_flow_packet(now, kind, &payload, self.relay.slowest_inbound(key));
+            session.handle_flow_packet(
+                now,
+                kind,
+                delivery.payload(),
+                self.relay.slowest_inbound(key),
+            );
             return Some(Arrival::Handled(handle));
         }
         None

@@ -199,7 +199,8 @@ impl Run {
             let mut bytes = vec![c; 60];
             let header = SourceHeader::new(u64::from(c));
             if header.encode(&mut Writer::new(&mut bytes)).is_some() {
-                self.relay.send_coded(self.now, key, link, PacketKind::Source, &bytes);
+                let (kind, view) = ((PacketKind::Source, u64::from(c)), LinkView::default());
+                self.relay.send_coded(self.now, key, link, &view, kind, &mut bytes);
             }
         }
     }

@@ -410,7 +410,8 @@ impl Link {
             smoothed_rtt: self.rtt.smoothed(),
             min_rtt: self.rtt.min(),
             alive: self.responsiveness().is_responsive(now),
-            potentially_failed: self.potentially_failed_at().is_some_and(|at| at <= now),
+            potentially_failed: self.is_admitted()
+                && self.responsiveness().is_potentially_failed(now),
             loss: self.sent.loss.estimate(),
             burst_factor: self.sent.loss.burst_factor(),
             packet: u64::from(self.mtu.current()),

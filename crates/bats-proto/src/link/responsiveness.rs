@@ -40,7 +40,17 @@ impl Responsiveness<'_> {
     /// unless one arrives before. This is too early to abandon the link, but early enough to prefer
     /// another one.
     pub(super) fn potentially_failed_at(&self) -> Option<Timestamp> {
+        Some(self.sent.unanswered(OVERDUE_PACKETS)? + self.overdue_after())
+    }
+
+    /// Whether the link is potentially failed.
+    pub(super) fn is_potentially_failed(&self, now: Timestamp) -> bool {
+        self.sent.has_unanswered(OVERDUE_PACKETS, self.overdue_after(), now)
+    }
+
+    /// Time after a packet was sent from which on its acknowledgement is overdue.
+    fn overdue_after(&self) -> Duration {
         let late = OVERDUE_TIME.max(self.ack_interval * OVERDUE_INTERVALS);
-        Some(self.sent.unanswered(OVERDUE_PACKETS)? + self.rtt.probe_timeout(late))
+        self.rtt.probe_timeout(late)
     }
 }

@@ -584,10 +584,22 @@ impl SentPackets {
     /// When the `count`th ack-eliciting packet after the largest acknowledged one was sent. `None`
     /// if there are fewer, or before the first acknowledgement.
     pub fn unanswered(&self, count: usize) -> Option<Timestamp> {
-        let from = self.largest_acked?.saturating_add(1).saturating_sub(self.base) as usize;
-        let after = self.packets.iter().skip(from).take(UNANSWERED_SEARCH);
-        let eliciting = after.filter(|packet| packet.ack_eliciting && !packet.contents.mtu_probe);
-        eliciting.map(|packet| packet.sent_at).nth(count.checked_sub(1)?)
+        self.after_largest_acked().map(|packet| packet.sent_at).nth(count.checked_sub(1)?)
+    }
+
+    /// Whether so many ack-eliciting packets after the largest acknowledged one were sent at least `delay` ago:
+    /// [`Self::unanswered`] and `delay` are at most `now`. Visits these packets only.
+    pub fn has_unanswered(&self, count: usize, delay: Duration, now: Timestamp) -> bool {
+        let overdue = self.after_largest_acked().take_while(|packet| packet.sent_at + delay <= now);
+        count > 0 && overdue.take(count).count() == count
+    }
+
+    /// The next ack-eliciting packets after the largest acknowledged one; none before the first acknowledgement.
+    fn after_largest_acked(&self) -> impl Iterator<Item = &SentPacket> {
+        let next = self.largest_acked.map(|largest| largest.saturating_add(1));
+        let from = next.map_or(self.packets.len(), |next| next.saturating_sub(self.base) as usize);
+        let after = self.packets.range(from.min(self.packets.len())..).take(UNANSWERED_SEARCH);
+        after.filter(|packet| packet.ack_eliciting && !packet.contents.mtu_probe)
     }
 
     /// The delivery rate sample of the acknowledgement that [`Self::on_ack`] processed last;

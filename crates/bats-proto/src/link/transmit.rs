@@ -12,6 +12,7 @@ use super::{Link, Medium, PacketSource};
 use crate::datagram::Outgoing;
 use crate::error::CloseReason;
 use crate::flow::PathView;
+use crate::relay::LinkView;
 use crate::wire::frame::{self, Frame};
 use crate::wire::short_header::{PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD, TAG_LEN};
 use crate::wire::varint::Writer;
@@ -359,6 +360,8 @@ impl Link {
         self.congestion.begin_burst(now, rate);
         let mut segment_size = self.buffers.take_stash(buffer);
         let view = self.path_view();
+        // Sending changes none of this.
+        let link_view = if source.is_some() { self.link_view(now) } else { LinkView::default() };
         let limit = buffer.capacity().min(MAX_BURST_BYTES);
         let mut segments = usize::from(segment_size.is_some());
         // Check the anti-amplification limit before every packet to an unvalidated address.
@@ -378,7 +381,7 @@ impl Link {
                 }
             }
             let start = buffer.len();
-            let Some(kind) = self.next_payload(now, &view, session, source) else {
+            let Some(kind) = self.next_payload(now, (&view, &link_view), session, source) else {
                 // A backlog that waits for the next node's credit is no lack of data, and the
                 // delivery rate is still meaningful.
                 let has_backlog = source.as_mut().is_some_and(|source| source.has_backlog());
@@ -430,7 +433,7 @@ impl Link {
     fn next_payload(
         &mut self,
         now: Timestamp,
-        view: &PathView,
+        (view, link_view): (&PathView, &LinkView),
         session: &mut impl LinkSession,
         source: &mut Option<&mut dyn PacketSource>,
     ) -> Option<(PacketKind, bool)> {
@@ -439,8 +442,8 @@ impl Link {
             return Some((kind, false));
         }
         let source = source.as_mut()?;
-        let (view, number) = (self.link_view(now), self.sent.peek_next());
-        let kind = source.pull(now, &view, number, self.buffers.payload_mut());
+        let number = self.sent.peek_next();
+        let kind = source.pull(now, link_view, number, self.buffers.payload_mut());
         if kind.is_none() {
             self.relayed.set_ready(false);
         }

@@ -43,7 +43,7 @@ impl LinkPackets<'_> {
     }
 
     fn has_route(&self, destination: NodeId) -> bool {
-        self.relay_node.relay.routes(destination).any(|link| link == self.link)
+        self.relay_node.relay.leads_to(destination, self.link)
     }
 
     /// Calls `visit` with the sessions that have data and a route over this link, in round-robin order,
@@ -94,8 +94,7 @@ impl LinkPackets<'_> {
             let kind = packets.pull_session(now, key, view, out)?;
             packets.relay_node.last = Some(key);
             let relay = &mut packets.relay_node.relay;
-            relay.send_coded(now, key, packets.link, kind, out);
-            Some(relay.pull(now, packets.link, view, number, out))
+            Some(relay.send_coded(now, key, packets.link, view, (kind, number), out))
         })?
     }
 

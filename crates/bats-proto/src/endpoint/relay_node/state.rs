@@ -23,9 +23,31 @@ pub(in crate::endpoint) struct RelayNode {
     /// Whether own sessions go before relayed flows next; they alternate.
     pub(super) own_session_next: bool,
     /// Packets for this node's sessions.
-    pub(super) deliveries: VecDeque<(FlowKey, PacketKind, Vec<u8>)>,
+    pub(super) deliveries: VecDeque<ForThisNode>,
     /// Sessions that a link has polled, and whether they gave a packet.
     pub(super) serviced: Vec<(ConnectionHandle, bool)>,
+}
+
+/// A packet for a session of this node.
+#[derive(Debug)]
+pub(super) struct ForThisNode {
+    pub(super) key: FlowKey,
+    pub(super) kind: PacketKind,
+    /// With its flow header.
+    pub(super) packet: Vec<u8>,
+    /// Where the payload begins.
+    pub(super) payload: usize,
+}
+
+impl ForThisNode {
+    pub(super) fn payload(&self) -> &[u8] {
+        self.packet.get(self.payload..).unwrap_or_default()
+    }
+
+    pub(super) fn into_payload(mut self) -> Vec<u8> {
+        self.packet.drain(..self.payload.min(self.packet.len()));
+        self.packet
+    }
 }
 
 impl RelayNode {

@@ -29,6 +29,31 @@ fn unanswered_packets_follow_the_largest_acknowledged_packet() {
     assert_eq!(sent.unanswered(1), None);
 }
 
+proptest! {
+    #[test]
+    fn unanswered_packets_are_overdue_from_the_time_of_the_last_of_them(
+        eliciting in prop::collection::vec(prop::bool::weighted(0.8), 1..30),
+        acked in 0_usize..30,
+        count in 0_usize..12,
+        delay in 0_u64..40,
+        now in 0_u64..80,
+    ) {
+        let mut sent = SentPackets::new(0);
+        let mut numbers = Vec::new();
+        for (ms, &is_eliciting) in eliciting.iter().enumerate() {
+            let at = Timestamp::from_millis(ms as u64);
+            numbers.push(sent.next_number(at, 1));
+            sent.on_sent(at, 100, is_eliciting, false, Contents::default());
+        }
+        if let Some(&number) = numbers.get(acked) {
+            sent.on_ack(NOW, &[(number, number)], RTT).unwrap();
+        }
+        let (delay, now) = (Duration::from_millis(delay), Timestamp::from_millis(now));
+        let expected = sent.unanswered(count).is_some_and(|at| at + delay <= now);
+        prop_assert_eq!(sent.has_unanswered(count, delay, now), expected);
+    }
+}
+
 /// Forty losses that one acknowledgement reveals at once, with and without a large packet after
 /// them that was acknowledged.
 #[test]
