@@ -29,6 +29,8 @@ mod remote;
 pub mod session;
 pub mod stats;
 pub mod stream;
+#[doc(hidden)]
+pub mod testing;
 /// The wire format: parsers and writers of the crate `bats-wire`.
 pub mod wire {
     pub(crate) use bats_wire::stateless_reset;

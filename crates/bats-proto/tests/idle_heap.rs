@@ -4,7 +4,6 @@
 //! The allocator counts for the whole process, so this program has only one test.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
@@ -12,9 +11,10 @@ use std::time::Duration;
 
 use bats_proto::config::PresharedKey;
 use bats_proto::crypto::{fingerprint, generate_identity};
+use bats_proto::testing::{self, Application, Node, Wires};
 use bats_proto::{
     ClientConfig, ConnectionHandle, Endpoint, EndpointConfig, Event, Identity, Input, Mode, Output,
-    PeerTrust, Received, Resumption, ServerConfig, SessionStore, Timestamp, TransportConfig,
+    PeerTrust, Resumption, ServerConfig, SessionStore, Timestamp, Transmit, TransportConfig,
 };
 
 const CLIENT: usize = 0;
@@ -58,20 +58,82 @@ struct Case {
     connections: usize,
 }
 
-/// Two endpoints, and the memory that each has allocated and not freed.
-struct World {
-    now: Timestamp,
-    endpoints: [Endpoint; 2],
-    held: [i64; 2],
-    /// Datagrams in flight: arrival time, receiver, bytes.
-    in_flight: VecDeque<(Timestamp, usize, Vec<u8>)>,
-    buffer: Vec<u8>,
-    client: ClientConfig,
+/// An endpoint, and the memory that it has allocated and not freed.
+struct Counted {
+    endpoint: Endpoint,
+    held: i64,
+}
+
+impl Counted {
+    /// Calls the endpoint, and adds what it allocates meanwhile.
+    fn call<T>(&mut self, call: impl FnOnce(&mut Endpoint) -> T) -> T {
+        let before = allocated();
+        let result = call(&mut self.endpoint);
+        self.held += allocated() - before;
+        result
+    }
+}
+
+impl Node for Counted {
+    fn handle(&mut self, now: Timestamp, input: Input<'_>) {
+        self.call(|endpoint| endpoint.handle(now, input));
+    }
+
+    fn poll(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Output {
+        self.call(|endpoint| endpoint.poll(now, buffer))
+    }
+}
+
+/// The applications: the server echoes messages.
+#[derive(Default)]
+struct Echo {
     connected: Vec<ConnectionHandle>,
     accepted: Vec<ConnectionHandle>,
     received: [usize; 2],
     one_lost_in: u64,
     datagrams: u64,
+}
+
+impl Application<Counted> for Echo {
+    fn on_event(
+        &mut self,
+        now: Timestamp,
+        (end, node): (usize, &mut Counted),
+        handle: ConnectionHandle,
+        event: &Event,
+    ) -> bool {
+        match event {
+            Event::Connected => self.connected.push(handle),
+            Event::Accepted => self.accepted.push(handle),
+            Event::Readable => {
+                let received = node.call(|endpoint| {
+                    let mut received = 0;
+                    while let Some(message) = endpoint.recv(now, handle) {
+                        received += message.len();
+                        if end == SERVER {
+                            endpoint.send(now, handle, message).unwrap();
+                        }
+                    }
+                    received
+                });
+                self.received[end] += received;
+            }
+            Event::Closed(reason) => panic!("closed: {reason}"),
+            _ => {}
+        }
+        false
+    }
+
+    fn lets_pass(&mut self, _from: usize, _transmit: &Transmit, _bytes: &mut Vec<u8>) -> bool {
+        self.datagrams += 1;
+        self.one_lost_in == 0 || !self.datagrams.is_multiple_of(self.one_lost_in)
+    }
+}
+
+struct World {
+    world: testing::World<Wires, Counted>,
+    client: ClientConfig,
+    echo: Echo,
 }
 
 fn address(end: usize) -> SocketAddr {
@@ -112,115 +174,29 @@ impl World {
             retry_threshold: usize::MAX,
             max_connections: 10_000,
         };
-        let endpoints = [None, Some(server)].map(|server| {
-            let seed = [u8::from(server.is_some()); 32];
+        let ends = [(CLIENT, None), (SERVER, Some(server))].map(|(end, server)| {
             let config = EndpointConfig { server, ..EndpointConfig::default() };
-            Endpoint::new(config, seed).unwrap()
+            let endpoint = Endpoint::new(config, [end as u8; 32]).unwrap();
+            (address(end), Counted { endpoint, held: 0 })
         });
-        Self {
-            now: Timestamp::from_millis(1),
-            endpoints,
-            held: [0; 2],
-            in_flight: VecDeque::new(),
-            buffer: Vec::with_capacity(65_536),
-            client,
-            connected: Vec::new(),
-            accepted: Vec::new(),
-            received: [0; 2],
-            one_lost_in: 0,
-            datagrams: 0,
-        }
-    }
-
-    /// Calls an endpoint, and adds what it allocates meanwhile.
-    fn counted<T>(&mut self, end: usize, call: impl FnOnce(&mut Endpoint) -> T) -> T {
-        let before = allocated();
-        let result = call(&mut self.endpoints[end]);
-        self.held[end] += allocated() - before;
-        result
+        let world = testing::World::wired(Timestamp::from_millis(1), ends.into(), DELAY);
+        Self { world, client, echo: Echo::default() }
     }
 
     fn connect(&mut self) -> ConnectionHandle {
-        let (now, config) = (self.now, self.client.clone());
-        self.counted(CLIENT, |client| {
-            client.connect(now, address(SERVER), NAME, config.clone()).unwrap()
-        })
+        let (now, config) = (self.world.now, self.client.clone());
+        self.world.nodes[CLIENT]
+            .call(|client| client.connect(now, address(SERVER), NAME, config).unwrap())
     }
 
     fn send(&mut self, handle: ConnectionHandle, bytes: usize) {
-        let now = self.now;
-        self.counted(CLIENT, |client| client.send(now, handle, vec![7; bytes].into()).unwrap());
-    }
-
-    /// Takes messages; the server echoes them.
-    fn receive(&mut self, end: usize, handle: ConnectionHandle) {
-        let now = self.now;
-        let received = self.counted(end, |endpoint| {
-            let mut received = 0;
-            while let Some(message) = endpoint.recv(now, handle) {
-                received += message.len();
-                if end == SERVER {
-                    endpoint.send(now, handle, message).unwrap();
-                }
-            }
-            received
-        });
-        self.received[end] += received;
-    }
-
-    /// Takes what an endpoint has to send and to say; returns its next timeout.
-    fn poll(&mut self, end: usize) -> Option<Timestamp> {
-        let now = self.now;
-        loop {
-            let mut buffer = core::mem::take(&mut self.buffer);
-            let output = self.counted(end, |endpoint| endpoint.poll(now, &mut buffer));
-            self.buffer = buffer;
-            match output {
-                Output::Transmit(transmit) => {
-                    for datagram in self.buffer[..transmit.len].chunks(transmit.segment_size) {
-                        self.datagrams += 1;
-                        if self.one_lost_in > 0 && self.datagrams.is_multiple_of(self.one_lost_in) {
-                            continue;
-                        }
-                        self.in_flight.push_back((now + DELAY, 1 - end, datagram.to_vec()));
-                    }
-                }
-                Output::Event(handle, Event::Connected) => self.connected.push(handle),
-                Output::Event(handle, Event::Accepted) => self.accepted.push(handle),
-                Output::Event(handle, Event::Readable) => self.receive(end, handle),
-                Output::Event(_, Event::Closed(reason)) => panic!("closed: {reason}"),
-                Output::Event(..) => {}
-                Output::Timeout(at) => return at,
-            }
-        }
+        let now = self.world.now;
+        self.world.nodes[CLIENT]
+            .call(|client| client.send(now, handle, vec![7; bytes].into()).unwrap());
     }
 
     fn run(&mut self, time: Duration) {
-        let end = self.now + time;
-        loop {
-            let mut next = end;
-            for peer in [CLIENT, SERVER] {
-                let now = self.now;
-                self.counted(peer, |endpoint| endpoint.handle(now, Input::Timeout));
-                next = self.poll(peer).map_or(next, |at| at.min(next));
-            }
-            if self.now >= end {
-                return;
-            }
-            next = self.in_flight.front().map_or(next, |(at, ..)| next.min(*at));
-            self.now = self.now.max(next);
-            while self.in_flight.front().is_some_and(|(at, ..)| *at <= self.now)
-                && let Some((_, to, mut bytes)) = self.in_flight.pop_front()
-            {
-                let now = self.now;
-                let remote = address(1 - to);
-                self.counted(to, |endpoint| {
-                    let payload = &mut bytes[..];
-                    let received = Received { remote, local_ip: None, ecn: 0, payload };
-                    endpoint.handle(now, Input::Datagram(received));
-                });
-            }
-        }
+        self.world.drive(time, &mut self.echo);
     }
 }
 
@@ -232,14 +208,14 @@ fn idle_kib(case: &Case) -> [f64; 2] {
         world.connect();
         world.run(Duration::from_secs(1));
     }
-    world.held = [0; 2];
+    world.world.nodes.iter_mut().for_each(|node| node.held = 0);
     // A client keeps four sessions of a server.
     let at_once = if case.resumes { 4 } else { AT_ONCE };
     for _ in 0..case.connections / at_once {
         let handles: Vec<_> = (0..at_once).map(|_| world.connect()).collect();
         world.run(Duration::from_millis(200));
         if case.bytes > 0 {
-            world.one_lost_in = case.one_lost_in;
+            world.echo.one_lost_in = case.one_lost_in;
             let sends = case.bytes.div_ceil(MESSAGE);
             for &handle in &handles {
                 for _ in 0..sends {
@@ -247,7 +223,7 @@ fn idle_kib(case: &Case) -> [f64; 2] {
                 }
             }
             world.run(Duration::from_millis(200) * sends as u32);
-            world.one_lost_in = 0;
+            world.echo.one_lost_in = 0;
             if case.one_lost_in > 0 {
                 // The newest incomplete message is kept: it may continue.
                 handles.iter().for_each(|&handle| world.send(handle, LAST));
@@ -261,29 +237,41 @@ fn idle_kib(case: &Case) -> [f64; 2] {
     let may_lose = case.one_lost_in > 0 && matches!(case.mode, Mode::Btp | Mode::Transparent);
     let sent = case.bytes + if case.one_lost_in > 0 { LAST } else { 0 };
     let all = [sent * case.connections; 2];
-    assert!(may_lose || world.received == all, "received: {:?} of {all:?}", world.received);
+    assert!(
+        may_lose || world.echo.received == all,
+        "received: {:?} of {all:?}",
+        world.echo.received
+    );
     let all = case.connections + 2;
-    assert_eq!((world.connected.len(), world.accepted.len()), (all, all));
+    assert_eq!((world.echo.connected.len(), world.echo.accepted.len()), (all, all));
     let resumed = |end: usize, handles: &[ConnectionHandle]| {
-        let endpoint = &world.endpoints[end];
-        handles.iter().filter(|handle| endpoint.stats(world.now, **handle).unwrap().resumed).count()
+        let endpoint = &world.world.nodes[end].endpoint;
+        handles
+            .iter()
+            .filter(|handle| endpoint.stats(world.world.now, **handle).unwrap().resumed)
+            .count()
     };
-    for (end, handles) in [(CLIENT, &world.connected), (SERVER, &world.accepted)] {
-        assert_eq!(world.endpoints[end].connection_count(), all, "all connections are open");
+    for (end, handles) in [(CLIENT, &world.echo.connected), (SERVER, &world.echo.accepted)] {
+        assert_eq!(
+            world.world.nodes[end].endpoint.connection_count(),
+            all,
+            "all connections are open"
+        );
         assert_eq!(resumed(end, handles) > case.connections / 2, case.resumes);
-        let print = world.endpoints[end].peer_fingerprint(handles[0]);
+        let print = world.world.nodes[end].endpoint.peer_fingerprint(handles[0]);
         assert_eq!(print.is_some(), end == CLIENT || case.has_client_certificates);
     }
-    let held = world.held.map(|held| held as f64 / 1_024.0 / case.connections as f64);
+    let held = [CLIENT, SERVER]
+        .map(|end| world.world.nodes[end].held as f64 / 1_024.0 / case.connections as f64);
     // The connections still work, also after a key update.
-    let last = world.connected[all - 1];
-    let before = world.received;
+    let last = world.echo.connected[all - 1];
+    let before = world.echo.received;
     for _ in 0..2 {
         world.send(last, 1_000);
         world.run(Duration::from_secs(130));
     }
-    assert_eq!(world.received, before.map(|bytes| bytes + 2_000));
-    let stats = world.endpoints[CLIENT].stats(world.now, last).unwrap();
+    assert_eq!(world.echo.received, before.map(|bytes| bytes + 2_000));
+    let stats = world.world.nodes[CLIENT].endpoint.stats(world.world.now, last).unwrap();
     assert!(stats.key_updates > 0 && stats.packets.forged == 0, "{stats:?}");
     held
 }

@@ -21,7 +21,7 @@ use bats_proto::{
 use bytes::Bytes;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use world::{CLIENT, SERVER, World, address, identity, server, transport};
+use world::{CLIENT, Connections, SERVER, World, address, identity, new_world, server, transport};
 
 const FORGERIES: u64 = 1_000_000;
 /// Size of a message in bytes: several symbols.
@@ -111,8 +111,8 @@ struct InitialForger {
 impl InitialForger {
     fn new(world: &World) -> Self {
         let ids = |peer: usize| {
-            world.sent.iter().filter(move |(from, ..)| *from == peer).find_map(|(.., bytes)| {
-                let header = long_header::decode(bytes)?;
+            world.links.sent.iter().filter(move |sent| sent.from == peer).find_map(|sent| {
+                let header = long_header::decode(&sent.bytes)?;
                 Some((header.destination.to_vec(), header.source.to_vec()))
             })
         };
@@ -176,13 +176,13 @@ struct Seen {
 impl Seen {
     fn of(world: &mut World, peer: usize, handle: ConnectionHandle) -> Self {
         world.run(Duration::ZERO);
-        let output = world.endpoints[peer].poll(world.now, &mut Vec::with_capacity(65_536));
+        let output = world.nodes[peer].poll(world.now, &mut Vec::with_capacity(65_536));
         let Output::Timeout(next_timeout) = output else { panic!("it has something to do") };
         Self {
             connection: world.stats(peer, handle),
-            endpoint: world.endpoints[peer].endpoint_stats(),
+            endpoint: world.nodes[peer].endpoint_stats(),
             events: world.events.len(),
-            sent: world.sent.len(),
+            sent: world.links.sent.len(),
             next_timeout,
         }
     }
@@ -220,13 +220,13 @@ fn forge_initials(
 fn send_message(world: &mut World, client: ConnectionHandle, number: u64) {
     let mut message = vec![number as u8; SIZE];
     message[..8].copy_from_slice(&number.to_le_bytes());
-    world.endpoints[CLIENT].send(world.now, client, Bytes::from(message)).expect("room");
+    world.nodes[CLIENT].send(world.now, client, Bytes::from(message)).expect("room");
 }
 
 /// A client and a server whose handshake is complete: the connection at each end, and the forger of its Initials.
 fn connected() -> (World, ConnectionHandle, ConnectionHandle, InitialForger) {
     let (identity, print) = identity();
-    let mut world = World::new(server(&identity, false));
+    let mut world = new_world(server(&identity, false));
     let trust = PeerTrust::Fingerprints(vec![print]);
     let transport = Arc::new(transport(Mode::Brtp));
     let client = world.connect(ClientConfig { trust, identity: None, transport });
@@ -244,15 +244,15 @@ fn a_million_forged_packets_are_rejected_during_a_transfer() {
     let (mut forged, mut sent, mut got) = (0, 0, 0);
     let (mut initials_each, mut initials_dropped) = (0, 0);
     while forged + 2 * u64::from(initials_each) < FORGERIES {
-        world.sent.clear();
+        world.links.sent.clear();
         for _ in 0..8 {
             send_message(&mut world, client, sent);
             sent += 1;
         }
         // Forged packets arrive before the client's packets that are in flight.
         world.run(Duration::from_micros(2_500));
-        let own = world.sent.iter().filter(|(peer, ..)| *peer == CLIENT);
-        attacker.seen.extend(own.map(|(_, _, bytes)| bytes.clone()).filter(|o| o.len() > 100));
+        let own = world.links.sent.iter().filter(|sent| sent.from == CLIENT);
+        attacker.seen.extend(own.map(|sent| sent.bytes.clone()).filter(|o| o.len() > 100));
         let old = attacker.seen.len().saturating_sub(SEEN);
         attacker.seen.drain(..old);
         for (victim, handle) in [(CLIENT, client), (SERVER, accepted)] {
@@ -268,7 +268,7 @@ fn a_million_forged_packets_are_rejected_during_a_transfer() {
             forged += 1;
         }
         world.run(Duration::from_millis(20));
-        while let Some(message) = world.endpoints[SERVER].recv(world.now, accepted) {
+        while let Some(message) = world.nodes[SERVER].recv(world.now, accepted) {
             let number = u64::from_le_bytes(*message.first_chunk().expect("8 bytes"));
             let is_right = message[8..].iter().all(|&byte| byte == number as u8);
             assert!(number == got && message.len() == SIZE && is_right, "message {got}");
@@ -278,15 +278,15 @@ fn a_million_forged_packets_are_rejected_during_a_transfer() {
     world.run(Duration::from_secs(1));
     let [client_stats, server_stats] =
         [(CLIENT, client), (SERVER, accepted)].map(|(peer, h)| world.stats(peer, h));
-    let dropped = world.endpoints[SERVER].endpoint_stats().datagrams_dropped;
+    let dropped = world.nodes[SERVER].endpoint_stats().datagrams_dropped;
     let others = server_stats.packets.forged + dropped - initials_dropped;
     assert_eq!(others, forged, "each is counted");
     let without_connection = dropped - initials_dropped;
     assert!(without_connection < forged / 100, "{dropped} did not reach the connection");
     assert!(initials_each >= 50_000, "{initials_each} forged Initials to each end");
-    let stuck = world.endpoints.each_ref().map(|end| end.endpoint_stats().timers_stuck);
+    let stuck = [CLIENT, SERVER].map(|end| world.nodes[end].endpoint_stats().timers_stuck);
     assert_eq!(stuck, [0, 0], "no forged Initial leaves a timer due");
-    assert_eq!(world.endpoints[SERVER].connection_count(), 1, "no connection is begun");
+    assert_eq!(world.nodes[SERVER].connection_count(), 1, "no connection is begun");
     assert!(server_stats.packets.received <= client_stats.packets.sent, "no more than were sent");
     assert_eq!((got, server_stats.messages.received), (sent, sent), "all arrived");
     assert_eq!(
@@ -301,12 +301,13 @@ fn a_million_forged_packets_are_rejected_during_a_transfer() {
 #[test]
 fn a_forged_initial_is_taken_before_the_answer_of_the_server() {
     let (identity, print) = identity();
-    let mut world = World::new(server(&identity, false));
+    let mut world = new_world(server(&identity, false));
     let trust = PeerTrust::Fingerprints(vec![print]);
     let transport = Arc::new(transport(Mode::Brtp));
     world.connect(ClientConfig { trust, identity: None, transport });
     world.run(Duration::from_millis(1));
-    let flight = long_header::decode(&world.sent[0].2).expect("the client's first flight");
+    let flight =
+        long_header::decode(&world.links.sent[0].bytes).expect("the client's first flight");
     let initials = InitialForger {
         original: flight.destination.try_into().expect("8 bytes"),
         client: flight.source.try_into().expect("4 bytes"),
@@ -328,23 +329,23 @@ fn forged_initials_do_not_make_a_closed_connection_answer() {
     let (mut world, client, accepted, initials) = connected();
     send_message(&mut world, client, 0);
     world.run(Duration::ZERO);
-    let late = world.sent.iter().rev().find(|(peer, ..)| *peer == CLIENT);
-    let late = late.expect("it has sent").2.clone();
-    world.endpoints[SERVER].close(world.now, accepted, 0, "");
-    world.endpoints[CLIENT].close(world.now, client, 0, "");
-    world.run_with(Duration::ZERO, &mut |_, _| true);
+    let late = world.links.sent.iter().rev().find(|sent| sent.from == CLIENT);
+    let late = late.expect("it has sent").bytes.clone();
+    world.nodes[SERVER].close(world.now, accepted, 0, "");
+    world.nodes[CLIENT].close(world.now, client, 0, "");
+    world.run_with(Duration::ZERO, |_, _| true);
     let mut rng = ChaCha8Rng::seed_from_u64(6);
     for victim in [CLIENT, SERVER] {
-        let before = world.sent.len();
+        let before = world.links.sent.len();
         for number in 0..INITIALS {
             let packet = initials.forge(&mut rng, victim, number);
             world.inject(victim, address(1 - victim), packet);
-            world.run_with(Duration::ZERO, &mut |_, _| true);
+            world.run_with(Duration::ZERO, |_, _| true);
         }
-        assert_eq!(world.sent.len(), before, "an answer to a forged Initial");
+        assert_eq!(world.links.sent.len(), before, "an answer to a forged Initial");
     }
-    let before = world.sent.len();
+    let before = world.links.sent.len();
     world.inject(SERVER, address(CLIENT), late);
-    world.run_with(Duration::ZERO, &mut |_, _| true);
-    assert_eq!(world.sent.len(), before + 1, "it answers data");
+    world.run_with(Duration::ZERO, |_, _| true);
+    assert_eq!(world.links.sent.len(), before + 1, "it answers data");
 }

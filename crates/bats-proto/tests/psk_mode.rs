@@ -16,7 +16,7 @@ use bats_proto::{
     PresharedKeyError, Received, ServerConfig, SessionStore, Timestamp, TransportConfig,
 };
 use bytes::Bytes;
-use world::{CLIENT, SERVER, World, address, identity};
+use world::{CLIENT, Connections, SERVER, World, address, identity, new_world};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -38,12 +38,12 @@ fn client(print: [u8; 32], psk: Option<PresharedKey>) -> ClientConfig {
 }
 
 fn stats(world: &World) -> EndpointStats {
-    world.endpoints[SERVER].endpoint_stats()
+    world.nodes[SERVER].endpoint_stats()
 }
 
 /// Bytes that the server has sent to any address.
 fn bytes_sent(world: &World) -> usize {
-    world.sent.iter().filter(|(peer, ..)| *peer == SERVER).map(|(_, _, bytes)| bytes.len()).sum()
+    world.links.sent.iter().filter(|sent| sent.from == SERVER).map(|sent| sent.bytes.len()).sum()
 }
 
 /// Exchanges a message in each direction.
@@ -53,16 +53,16 @@ fn exchange_messages(world: &mut World, handle: ConnectionHandle) {
         [(CLIENT, handle, SERVER, accepted), (SERVER, accepted, CLIENT, handle)]
     {
         let message = Bytes::from(vec![from as u8; 20_000]);
-        world.endpoints[from].send(world.now, by, message.clone()).expect("room");
+        world.nodes[from].send(world.now, by, message.clone()).expect("room");
         world.run(Duration::from_millis(200));
-        assert_eq!(world.endpoints[to].recv(world.now, at), Some(message));
+        assert_eq!(world.nodes[to].recv(world.now, at), Some(message));
     }
 }
 
 #[test]
 fn clients_with_the_key_connect() {
     let (identity, print) = identity();
-    let mut world = World::new(server(&identity, key(1)));
+    let mut world = new_world(server(&identity, key(1)));
     let handle = world.connect(client(print, key(1)));
     world.run(Duration::from_millis(200));
     assert_eq!(world.all(CLIENT, &Event::Connected), [handle]);
@@ -75,14 +75,14 @@ fn clients_with_another_key_or_none_get_no_answer() {
     let (identity, print) = identity();
     for (theirs, ours) in [(key(1), key(2)), (key(1), None), (None, key(1))] {
         let is_closed = theirs.is_some();
-        let mut world = World::new(server(&identity, theirs));
+        let mut world = new_world(server(&identity, theirs));
         let handle = world.connect(client(print, ours));
         world.run(TIMEOUT + Duration::from_millis(100));
         let closed = Event::Closed(CloseReason::HandshakeTimeout);
         assert_eq!(world.all(CLIENT, &closed), [handle], "{:?}", world.events);
         assert_eq!(bytes_sent(&world), 0);
-        assert_eq!(world.endpoints[SERVER].connection_count(), 0);
-        let (stats, flights) = (stats(&world), world.sent.len() as u64);
+        assert_eq!(world.nodes[SERVER].connection_count(), 0);
+        let (stats, flights) = (stats(&world), world.links.sent.len() as u64);
         assert!(flights >= 4, "the client has tried more than once: {flights}");
         let ignored =
             if is_closed { stats.unauthenticated_ignored } else { stats.datagrams_dropped };
@@ -117,9 +117,9 @@ fn keys_are_exchanged_without_a_gap() {
         let mut config = server(&identity, key(1));
         // A busy server sends each client a Retry, with a proof by the client's own key.
         config.retry_threshold = if is_busy { 0 } else { config.retry_threshold };
-        let mut world = World::new(config);
+        let mut world = new_world(config);
         for (accepted, connects) in steps {
-            world.endpoints[SERVER].set_psks(&accepted).expect("one to four keys");
+            world.nodes[SERVER].set_psks(&accepted).expect("one to four keys");
             for (byte, connects) in [1, 2].into_iter().zip(connects) {
                 let handle = world.connect(client(print, key(byte)));
                 world.run(TIMEOUT + Duration::from_millis(100));
@@ -142,7 +142,7 @@ fn keys_of_the_configuration_are_accepted_and_limited() {
         let transport = TransportConfig { also_accepted_psks, ..(*config.transport).clone() };
         ServerConfig { transport: Arc::new(transport), ..config }
     };
-    let mut world = World::new(with(key(1), 3));
+    let mut world = new_world(with(key(1), 3));
     for byte in 1..=4 {
         let handle = world.connect(client(print, key(byte)));
         world.run(Duration::from_millis(200));
@@ -158,18 +158,18 @@ fn keys_of_the_configuration_are_accepted_and_limited() {
     }
     let five: Vec<_> = (1..=5).filter_map(key).collect();
     for keys in [&[][..], &five] {
-        assert!(world.endpoints[SERVER].set_psks(keys).is_err(), "{} keys", keys.len());
+        assert!(world.nodes[SERVER].set_psks(keys).is_err(), "{} keys", keys.len());
     }
-    let mut open = World::new(server(&identity, None));
-    assert!(open.endpoints[SERVER].set_psks(&five[..1]).is_err(), "no PSK mode");
-    assert!(open.endpoints[CLIENT].set_psks(&five[..1]).is_err(), "no server");
+    let mut open = new_world(server(&identity, None));
+    assert!(open.nodes[SERVER].set_psks(&five[..1]).is_err(), "no PSK mode");
+    assert!(open.nodes[CLIENT].set_psks(&five[..1]).is_err(), "no server");
 }
 
 /// The certificate is still verified: the key alone does not authenticate the server.
 #[test]
 fn the_key_does_not_replace_the_certificate() {
     let (identity, _) = identity();
-    let mut world = World::new(server(&identity, key(1)));
+    let mut world = new_world(server(&identity, key(1)));
     let handle = world.connect(client([7; 32], key(1)));
     world.run(Duration::from_millis(200));
     let refused = world.events.iter().any(|(peer, by, event)| {
@@ -183,7 +183,7 @@ fn the_key_does_not_replace_the_certificate() {
 fn a_busy_server_validates_client_addresses() {
     let (identity, print) = identity();
     let busy = ServerConfig { retry_threshold: 0, ..server(&identity, key(1)) };
-    let mut world = World::new(busy);
+    let mut world = new_world(busy);
     let handle = world.connect(client(print, key(1)));
     world.run(Duration::from_millis(200));
     assert_eq!(world.all(CLIENT, &Event::Connected), [handle]);
@@ -204,10 +204,10 @@ fn a_busy_server_validates_client_addresses() {
 #[test]
 fn forged_retry_and_version_negotiation_are_ignored() {
     let (identity, print) = identity();
-    let mut world = World::new(server(&identity, key(1)));
+    let mut world = new_world(server(&identity, key(1)));
     let handle = world.connect(client(print, key(1)));
-    world.run_with(Duration::from_millis(1), &mut |_, _| true);
-    let flight = world.sent[0].2.clone();
+    world.run_with(Duration::from_millis(1), |_, _| true);
+    let flight = world.links.sent[0].bytes.clone();
     let header = long_header::decode(&flight).expect("a first packet");
     assert_eq!(header.token.len(), 16, "only the proof");
     let (server_id, client_id) = (header.destination, header.source);
@@ -233,7 +233,7 @@ fn forged_retry_and_version_negotiation_are_ignored() {
 fn psk_sessions_resume_with_early_data() {
     let (identity, print) = identity();
     let store = SessionStore::new(100);
-    let mut world = World::new(server(&identity, key(1)));
+    let mut world = new_world(server(&identity, key(1)));
     let with = |mode, psk| {
         let config = world::client(mode, PeerTrust::Fingerprints(vec![print]), &store);
         let transport = TransportConfig { psk, ..(*config.transport).clone() };
@@ -242,7 +242,7 @@ fn psk_sessions_resume_with_early_data() {
     world.connect_and_close(with(Mode::Btp, key(1)));
     let handle = world.connect(with(Mode::Btp, key(1)));
     let message = Bytes::from_static(b"early");
-    world.endpoints[CLIENT].send(world.now, handle, message.clone()).expect("a session");
+    world.nodes[CLIENT].send(world.now, handle, message.clone()).expect("a session");
     world.run(Duration::from_millis(500));
     assert_eq!(world.delivered(), core::slice::from_ref(&message));
     let client_stats = world.stats(CLIENT, handle);
@@ -252,7 +252,7 @@ fn psk_sessions_resume_with_early_data() {
     // A session does not replace the key.
     let before = bytes_sent(&world);
     let handle = world.connect(with(Mode::Btp, key(2)));
-    world.endpoints[CLIENT].send(world.now, handle, message).expect("a session");
+    world.nodes[CLIENT].send(world.now, handle, message).expect("a session");
     world.run(Duration::from_secs(2));
     assert_eq!(bytes_sent(&world), before);
     assert!(world.delivered().is_empty());
@@ -298,7 +298,7 @@ fn flood_from_100000_addresses(server: &mut Endpoint, flight: &[Vec<u8>]) -> Vec
 fn first_flights_without_the_key_from_100000_addresses_get_no_answer() {
     let (identity, print) = identity();
     for theirs in [None, key(2)] {
-        let mut server = World::server(server(&identity, key(1)), 2);
+        let mut server = world::server_endpoint(server(&identity, key(1)), 2);
         let flight = flight_of(client(print, theirs));
         let answered = flood_from_100000_addresses(&mut server, &flight);
         assert_eq!(answered.iter().sum::<usize>(), 0);
@@ -313,7 +313,7 @@ fn first_flights_without_the_key_from_100000_addresses_get_no_answer() {
 #[test]
 fn a_replayed_flight_starts_one_handshake() {
     let (identity, print) = identity();
-    let mut server = World::server(server(&identity, key(1)), 2);
+    let mut server = world::server_endpoint(server(&identity, key(1)), 2);
     let flight = flight_of(client(print, key(1)));
     let bytes: usize = flight.iter().map(Vec::len).sum();
     let answered = flood_from_100000_addresses(&mut server, &flight);
@@ -331,12 +331,12 @@ fn a_replayed_flight_starts_one_handshake() {
 #[test]
 fn a_client_whose_address_changes_during_the_handshake_connects() {
     let (identity, print) = identity();
-    let mut world = World::new(server(&identity, key(1)));
+    let mut world = new_world(server(&identity, key(1)));
     let handle = world.connect(client(print, key(1)));
     // The first flight arrives from another address, and the answer to it is lost.
     let elsewhere = SocketAddr::from(([192, 0, 2, 1], 9));
-    world.run_with(Duration::from_millis(1), &mut |peer, _| peer == CLIENT);
-    let flight: Vec<_> = world.sent.iter().map(|(_, _, bytes)| bytes.clone()).collect();
+    world.run_with(Duration::from_millis(1), |peer, _| peer == CLIENT);
+    let flight: Vec<_> = world.links.sent.iter().map(|sent| sent.bytes.clone()).collect();
     flight.into_iter().for_each(|bytes| world.inject(SERVER, elsewhere, bytes));
     world.run(Duration::from_secs(1));
     assert_eq!(world.all(CLIENT, &Event::Connected), [handle]);
@@ -348,7 +348,7 @@ fn a_client_whose_address_changes_during_the_handshake_connects() {
 #[test]
 fn other_packet_kinds_and_versions_get_no_answer() {
     let (identity, print) = identity();
-    let mut world = World::new(server(&identity, key(1)));
+    let mut world = new_world(server(&identity, key(1)));
     let flight = flight_of(client(print, None)).remove(0);
     let mut other_version = flight.clone();
     other_version[1] ^= 0x55;
@@ -401,7 +401,7 @@ fn a_key_parses_from_hexadecimal_digits() {
         assert_eq!(wrong.parse::<PresharedKey>().err(), Some(PresharedKeyError), "{wrong}");
     }
     let (identity, print) = identity();
-    let mut world = World::new(server(&identity, text.parse().ok()));
+    let mut world = new_world(server(&identity, text.parse().ok()));
     let bytes = core::array::from_fn(|at| if at % 2 == 0 { 0 } else { 0xff });
     let handle = world.connect(client(print, Some(PresharedKey::new(bytes))));
     world.run(Duration::from_millis(200));

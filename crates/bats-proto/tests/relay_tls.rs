@@ -8,11 +8,11 @@ use std::time::Duration;
 use bats_proto::crypto::{fingerprint, generate_identity};
 use bats_proto::fuzzing::{connect_in_flow, flow_of};
 use bats_proto::relay::RelayConfig;
+use bats_proto::testing::{Wires, World};
 use bats_proto::wire::flow::NodeId;
 use bats_proto::{
     ClientConfig, CloseReason, CongestionAlgorithm, ConnectionHandle, Endpoint, EndpointConfig,
-    Event, Input, Output, PeerTrust, PresharedKey, Received, ServerConfig, Timestamp,
-    TransportConfig,
+    Event, PeerTrust, PresharedKey, ServerConfig, Timestamp, TransportConfig,
 };
 use bytes::Bytes;
 
@@ -24,19 +24,13 @@ const NOW: Duration = Duration::from_secs(1_790_000_000);
 
 /// Three endpoints in a line, with a delay of 5 ms for each hop; one datagram in twelve is lost.
 struct ThreeNodes {
-    now: Timestamp,
-    endpoints: Vec<Endpoint>,
+    world: World<Wires>,
     prints: Vec<[u8; 32]>,
     psk: Option<PresharedKey>,
-    in_flight: Vec<(Timestamp, usize, usize, Vec<u8>)>,
-    events: Vec<(usize, ConnectionHandle, Event)>,
     /// The relay's link to the sink.
     onward_link: Option<ConnectionHandle>,
-    /// Number of datagrams from the relay to the sink.
-    onward: u64,
-    sent: u64,
-    /// Datagrams to the sink arrive at multiples of this time only.
-    slot: Option<Duration>,
+    /// Number of datagrams.
+    count: u64,
     /// All datagrams are lost.
     is_cut: bool,
 }
@@ -87,26 +81,17 @@ impl ThreeNodes {
     fn with(psk: Option<PresharedKey>) -> Self {
         let nodes =
             [SOURCE, RELAY, SINK].map(|index| node_endpoint(index, index as u8, psk.clone()));
-        let (endpoints, prints) = nodes.into_iter().unzip();
+        let prints = nodes.iter().map(|(_, print)| *print).collect();
+        let nodes = (0..).map(address).zip(nodes.into_iter().map(|(endpoint, _)| endpoint));
         let now = Timestamp::from_nanos(NOW.as_nanos() as u64);
-        let (in_flight, events) = (Vec::new(), Vec::new());
-        let mut net = Self {
-            now,
-            endpoints,
-            prints,
-            psk,
-            in_flight,
-            events,
-            onward_link: None,
-            onward: 0,
-            sent: 0,
-            slot: None,
-            is_cut: false,
-        };
+        let world = World::wired(now, nodes.collect(), Duration::from_millis(5));
+        let mut net = Self { world, prints, psk, onward_link: None, count: 0, is_cut: false };
         for index in [SOURCE, RELAY] {
             let config = net.client(index + 1);
-            let now = net.now;
-            net.endpoints[index].connect(now, address(index + 1), "node.example", config).unwrap();
+            let now = net.world.now;
+            net.world.nodes[index]
+                .connect(now, address(index + 1), "node.example", config)
+                .unwrap();
         }
         net.run(Duration::from_millis(500));
         net
@@ -124,7 +109,7 @@ impl ThreeNodes {
         net.admit(RELAY, &Event::Connected, SINK);
         net.admit(SINK, &Event::Accepted, SOURCE);
         net.onward_link = Some(net.link(RELAY, &Event::Connected));
-        net.events.clear();
+        net.world.events.clear();
         net
     }
 
@@ -134,62 +119,31 @@ impl ThreeNodes {
     }
 
     fn link(&self, index: usize, event: &Event) -> ConnectionHandle {
-        let found = self.events.iter().find(|(w, _, e)| *w == index && e == event);
-        found.map(|(_, handle, _)| *handle).expect("the link is established")
+        self.world.handle_of_event(index, event).expect("the link is established")
     }
 
     fn admit(&mut self, index: usize, event: &Event, towards: usize) {
         let link = self.link(index, event);
-        assert!(!self.endpoints[index].route(self.now, node(towards), link), "not admitted");
-        assert!(self.endpoints[index].admit(link));
-        assert!(self.endpoints[index].route(self.now, node(towards), link));
+        assert!(
+            !self.world.nodes[index].route(self.world.now, node(towards), link),
+            "not admitted"
+        );
+        assert!(self.world.nodes[index].admit(link));
+        assert!(self.world.nodes[index].route(self.world.now, node(towards), link));
     }
 
     fn run(&mut self, time: Duration) {
-        let end = self.now + time;
-        let mut buffer = Vec::with_capacity(65_536);
-        while self.now < end {
-            let mut next = end;
-            for index in [SOURCE, RELAY, SINK] {
-                self.endpoints[index].handle(self.now, Input::Timeout);
-                loop {
-                    match self.endpoints[index].poll(self.now, &mut buffer) {
-                        Output::Transmit(t) => {
-                            let to = (0..3).find(|&to| address(to) == t.remote).expect("a node");
-                            for segment in buffer[..t.len].chunks(t.segment_size) {
-                                self.sent += 1;
-                                self.onward += u64::from((index, to) == (RELAY, SINK));
-                                if self.sent % 12 != 5 && !self.is_cut {
-                                    let mut at = self.now + Duration::from_millis(5);
-                                    if let (SINK, Some(slot)) = (to, self.slot) {
-                                        let slot = slot.as_nanos() as u64;
-                                        at = Timestamp::from_nanos(
-                                            at.as_nanos().next_multiple_of(slot),
-                                        );
-                                    }
-                                    self.in_flight.push((at, index, to, segment.to_vec()));
-                                }
-                            }
-                        }
-                        Output::Event(handle, event) => self.events.push((index, handle, event)),
-                        Output::Timeout(at) => {
-                            next = next.min(at.unwrap_or(end));
-                            break;
-                        }
-                    }
-                }
-            }
-            next = self.in_flight.iter().map(|f| f.0).fold(next, Timestamp::min);
-            self.now = next.max(self.now);
-            let now = self.now;
-            let (due, later): (Vec<_>, Vec<_>) = self.in_flight.drain(..).partition(|f| f.0 <= now);
-            self.in_flight = later;
-            for (_, from, to, mut payload) in due {
-                let remote = address(from);
-                let received = Received { remote, local_ip: None, ecn: 0, payload: &mut payload };
-                self.endpoints[to].handle(now, Input::Datagram(received));
-            }
-        }
+        let (count, is_cut) = (&mut self.count, self.is_cut);
+        self.world.run_with(time, |_, _| {
+            *count += 1;
+            *count % 12 == 5 || is_cut
+        });
+    }
+
+    /// Number of datagrams from the relay to the sink.
+    fn onward(&self) -> usize {
+        let sent = self.world.links.sent.iter().filter(|sent| sent.from == RELAY);
+        sent.filter(|sent| sent.transmit.remote == address(SINK)).count()
     }
 }
 
@@ -203,35 +157,35 @@ fn end_to_end_session_works_over_a_relay_without_its_keys() {
 }
 
 fn check_end_to_end_messages(mut net: ThreeNodes) {
-    let (now, config) = (net.now, net.client(SINK));
+    let (now, config) = (net.world.now, net.client(SINK));
     let session =
-        net.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
+        net.world.nodes[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
     net.run(Duration::from_millis(500));
     let other = net.link(SINK, &Event::Accepted);
-    assert_eq!(net.endpoints[SINK].remote_node(other), Some(node(SOURCE)));
-    assert_eq!(net.endpoints[SOURCE].peer_fingerprint(session), Some(net.prints[SINK]));
-    assert!(!net.endpoints[SOURCE].admit(session), "a session is not a link");
+    assert_eq!(net.world.nodes[SINK].remote_node(other), Some(node(SOURCE)));
+    assert_eq!(net.world.nodes[SOURCE].peer_fingerprint(session), Some(net.prints[SINK]));
+    assert!(!net.world.nodes[SOURCE].admit(session), "a session is not a link");
 
     for number in 0..300 {
-        net.endpoints[SOURCE].send(net.now, session, message(number)).unwrap();
-        net.endpoints[SINK].send(net.now, other, message(1_000 + number)).unwrap();
+        net.world.nodes[SOURCE].send(net.world.now, session, message(number)).unwrap();
+        net.world.nodes[SINK].send(net.world.now, other, message(1_000 + number)).unwrap();
     }
     net.run(Duration::from_secs(3));
     for (index, handle, first) in [(SINK, other, 0), (SOURCE, session, 1_000)] {
         for number in 0..300 {
-            let got = net.endpoints[index].recv(net.now, handle);
+            let got = net.world.nodes[index].recv(net.world.now, handle);
             assert!(got == Some(message(first + number)), "message {number} at {index}");
         }
     }
-    let stats = net.endpoints[SOURCE].stats(net.now, session).unwrap();
+    let stats = net.world.nodes[SOURCE].stats(net.world.now, session).unwrap();
     assert_eq!(stats.coding.symbols_polluted, 0);
-    let relay = net.endpoints[RELAY].relay_stats().unwrap();
+    let relay = net.world.nodes[RELAY].relay_stats().unwrap();
     assert!(relay.forwarded > 2_000 && relay.top_ups + relay.extras > 100, "{relay:?}");
     assert_eq!(relay.delivered, 0);
-    assert!(net.endpoints[SOURCE].is_all_acknowledged(session));
-    net.endpoints[SOURCE].close(net.now, session, 9, "done");
+    assert!(net.world.nodes[SOURCE].is_all_acknowledged(session));
+    net.world.nodes[SOURCE].close(net.world.now, session, 9, "done");
     net.run(Duration::from_secs(1));
-    let closed = net.events.iter().any(|(index, handle, event)| {
+    let closed = net.world.events.iter().any(|(index, handle, event)| {
         (*index, *handle) == (SINK, other) && matches!(event, Event::Closed(_))
     });
     assert!(closed, "the close is signalled end to end");
@@ -241,20 +195,23 @@ fn check_end_to_end_messages(mut net: ThreeNodes) {
 #[test]
 fn a_burst_of_datagrams_does_not_exceed_the_memory_of_a_session() {
     let mut net = ThreeNodes::joined();
-    let (now, config) = (net.now, net.client(SINK));
+    let (now, config) = (net.world.now, net.client(SINK));
     let session =
-        net.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
+        net.world.nodes[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
     net.run(Duration::from_millis(500));
     let other = net.link(SINK, &Event::Accepted);
-    net.slot = Some(Duration::from_millis(100));
+    net.world.links.slot = Some((SINK, Duration::from_millis(100)));
     for number in 0..300 {
-        net.endpoints[SOURCE].send(net.now, session, message(number)).unwrap();
+        net.world.nodes[SOURCE].send(net.world.now, session, message(number)).unwrap();
     }
     net.run(Duration::from_secs(5));
     for number in 0..300 {
-        assert!(net.endpoints[SINK].recv(net.now, other) == Some(message(number)), "{number}");
+        assert!(
+            net.world.nodes[SINK].recv(net.world.now, other) == Some(message(number)),
+            "{number}"
+        );
     }
-    let stats = net.endpoints[SINK].stats(net.now, other).unwrap();
+    let stats = net.world.nodes[SINK].stats(net.world.now, other).unwrap();
     assert_eq!(stats.packets.refused, 0);
 }
 
@@ -263,31 +220,32 @@ fn a_burst_of_datagrams_does_not_exceed_the_memory_of_a_session() {
 fn an_end_to_end_session_that_ended_without_a_path_ends_at_its_client() {
     for is_busy in [true, false] {
         let mut net = ThreeNodes::joined();
-        let (now, config) = (net.now, net.client(SINK));
-        let session =
-            net.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
+        let (now, config) = (net.world.now, net.client(SINK));
+        let session = net.world.nodes[SOURCE]
+            .connect_across(now, node(SINK), "node.example", config)
+            .unwrap();
         net.run(Duration::from_millis(500));
         let other = net.link(SINK, &Event::Accepted);
-        net.endpoints[SOURCE].send(net.now, session, message(0)).unwrap();
+        net.world.nodes[SOURCE].send(net.world.now, session, message(0)).unwrap();
         net.run(Duration::from_millis(200));
-        assert_eq!(net.endpoints[SINK].recv(net.now, other), Some(message(0)));
+        assert_eq!(net.world.nodes[SINK].recv(net.world.now, other), Some(message(0)));
         net.is_cut = true;
-        net.endpoints[SINK].close(net.now, other, 1, "no longer configured");
+        net.world.nodes[SINK].close(net.world.now, other, 1, "no longer configured");
         net.run(Duration::from_secs(2));
         if !is_busy {
             net.is_cut = false;
         }
         // Before the path is back: probes and top-ups follow. After it: source packets arrive.
-        net.endpoints[SOURCE].send(net.now, session, message(1)).unwrap();
+        net.world.nodes[SOURCE].send(net.world.now, session, message(1)).unwrap();
         net.run(Duration::from_millis(100));
         net.is_cut = false;
         net.run(Duration::from_secs(1));
-        let ended = net.events.iter().any(|(index, handle, event)| {
+        let ended = net.world.events.iter().any(|(index, handle, event)| {
             let of_session = (*index, *handle) == (SOURCE, session);
             matches!(event, Event::Closed(CloseReason::Lost(text)) if of_session && text.contains("does not know"))
         });
         assert!(ended, "sent while cut: {is_busy}");
-        let sink = net.endpoints[SINK].endpoint_stats();
+        let sink = net.world.nodes[SINK].endpoint_stats();
         assert!((1..50).contains(&sink.stateless_resets_sent), "{sink:?}");
     }
 }
@@ -297,66 +255,70 @@ fn an_end_to_end_session_that_ended_without_a_path_ends_at_its_client() {
 #[test]
 fn a_session_is_not_replaced_by_one_with_the_same_flow() {
     let mut net = ThreeNodes::joined();
-    let (now, config) = (net.now, net.client(SINK));
-    let source = &mut net.endpoints[SOURCE];
+    let (now, config) = (net.world.now, net.client(SINK));
+    let source = &mut net.world.nodes[SOURCE];
     let session = source.connect_across(now, node(SINK), "node.example", config.clone()).unwrap();
     net.run(Duration::from_millis(500));
     let other = net.link(SINK, &Event::Accepted);
     assert_eq!(
-        (net.endpoints[SOURCE].remote(session), net.endpoints[SINK].remote(other)),
+        (net.world.nodes[SOURCE].remote(session), net.world.nodes[SINK].remote(other)),
         (None, None)
     );
-    let flow = flow_of(&net.endpoints[SOURCE], session).unwrap();
-    let source = &mut net.endpoints[SOURCE];
+    let flow = flow_of(&net.world.nodes[SOURCE], session).unwrap();
+    let source = &mut net.world.nodes[SOURCE];
     let again = connect_in_flow(source, now, flow, "node.example", config.clone());
     assert!(again.unwrap_err().to_string().contains("already"));
 
     // Another endpoint takes the source's address and node ID.
     let (impostor, print) = node_endpoint(SOURCE, 99, None);
-    let source = core::mem::replace(&mut net.endpoints[SOURCE], impostor);
+    let source = core::mem::replace(&mut net.world.nodes[SOURCE], impostor);
     let kept_print = core::mem::replace(&mut net.prints[SOURCE], print);
-    net.events.clear();
-    let (now, to_relay) = (net.now, net.client(RELAY));
-    net.endpoints[SOURCE].connect(now, address(RELAY), "node.example", to_relay).unwrap();
+    net.world.events.clear();
+    let (now, to_relay) = (net.world.now, net.client(RELAY));
+    net.world.nodes[SOURCE].connect(now, address(RELAY), "node.example", to_relay).unwrap();
     net.run(Duration::from_millis(500));
     net.admit(SOURCE, &Event::Connected, SINK);
     let link = net.link(RELAY, &Event::Accepted);
-    assert!(net.endpoints[RELAY].admit(link));
-    net.events.clear();
-    let now = net.now;
-    connect_in_flow(&mut net.endpoints[SOURCE], now, flow, "node.example", config).unwrap();
-    let refused = net.endpoints[SINK].endpoint_stats().connections_refused;
+    assert!(net.world.nodes[RELAY].admit(link));
+    net.world.events.clear();
+    let now = net.world.now;
+    connect_in_flow(&mut net.world.nodes[SOURCE], now, flow, "node.example", config).unwrap();
+    let refused = net.world.nodes[SINK].endpoint_stats().connections_refused;
     net.run(Duration::from_secs(1));
-    let news = net.events.iter().filter(|(index, _, _)| *index == SINK).count();
+    let news = net.world.events.iter().filter(|(index, _, _)| *index == SINK).count();
     assert_eq!(news, 0, "the sink has no new session, and the old one has not ended");
     assert!(
-        net.endpoints[SINK].endpoint_stats().connections_refused > refused,
+        net.world.nodes[SINK].endpoint_stats().connections_refused > refused,
         "the attempt was received"
     );
 
     // The existing session continues.
-    net.endpoints[SOURCE] = source;
+    net.world.nodes[SOURCE] = source;
     net.prints[SOURCE] = kept_print;
-    net.endpoints[SOURCE].send(net.now, session, message(1)).unwrap();
+    net.world.nodes[SOURCE].send(net.world.now, session, message(1)).unwrap();
     net.run(Duration::from_secs(3));
-    assert_eq!(net.endpoints[SINK].recv(net.now, other), Some(message(1)));
+    assert_eq!(net.world.nodes[SINK].recv(net.world.now, other), Some(message(1)));
 }
 
 #[test]
 fn psk_nodes_connect_over_a_psk_relay() {
     let mut net = ThreeNodes::with(Some(PresharedKey::new([1; 32]))).join();
     // A session with another key is unauthenticated, whatever link it arrives over.
-    let (now, config) = (net.now, net.client(SINK));
+    let (now, config) = (net.world.now, net.client(SINK));
     let transport = transport(Some(PresharedKey::new([2; 32])));
     let wrong_key = ClientConfig { transport, ..config };
     let session =
-        net.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", wrong_key).unwrap();
+        net.world.nodes[SOURCE].connect_across(now, node(SINK), "node.example", wrong_key).unwrap();
     net.run(Duration::from_secs(11));
     let timed_out = (SOURCE, session, Event::Closed(CloseReason::HandshakeTimeout));
-    assert!(net.events.contains(&timed_out), "{:?}", net.events);
-    assert!(net.endpoints[SINK].endpoint_stats().unauthenticated_ignored > 3);
-    assert_eq!(net.endpoints[SINK].endpoint_stats().handshakes_started, 1, "only that of the link");
-    net.events.clear();
+    assert!(net.world.events.contains(&timed_out), "{:?}", net.world.events);
+    assert!(net.world.nodes[SINK].endpoint_stats().unauthenticated_ignored > 3);
+    assert_eq!(
+        net.world.nodes[SINK].endpoint_stats().handshakes_started,
+        1,
+        "only that of the link"
+    );
+    net.world.events.clear();
     check_end_to_end_messages(net);
 }
 
@@ -364,12 +326,12 @@ fn psk_nodes_connect_over_a_psk_relay() {
 fn a_relay_cannot_impersonate_the_destination() {
     let mut net = ThreeNodes::joined();
     // The relay's certificate is pinned, as if the relay were the destination.
-    let (now, config) = (net.now, net.client(RELAY));
+    let (now, config) = (net.world.now, net.client(RELAY));
     let session =
-        net.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
+        net.world.nodes[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
     net.run(Duration::from_millis(500));
-    assert!(!net.events.iter().any(|(_, _, event)| *event == Event::Connected));
-    let closed = net.events.iter().any(|(index, handle, event)| {
+    assert!(!net.world.events.iter().any(|(_, _, event)| *event == Event::Connected));
+    let closed = net.world.events.iter().any(|(index, handle, event)| {
         (*index, *handle) == (SOURCE, session) && matches!(event, Event::Closed(_))
     });
     assert!(closed);
@@ -383,21 +345,21 @@ fn packets_of_unadmitted_neighbours_are_not_relayed() {
     net.admit(SINK, &Event::Accepted, SOURCE);
     // Lets packets of the links themselves pass.
     net.run(Duration::from_secs(1));
-    let before = net.onward;
-    let (now, config) = (net.now, net.client(SINK));
-    net.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
+    let before = net.onward();
+    let (now, config) = (net.world.now, net.client(SINK));
+    net.world.nodes[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap();
     net.run(Duration::from_secs(2));
     let link = net.link(RELAY, &Event::Accepted);
-    let stats = net.endpoints[RELAY].stats(net.now, link).unwrap();
+    let stats = net.world.nodes[RELAY].stats(net.world.now, link).unwrap();
     assert!(stats.packets.relayed_refused > 5, "{}", stats.packets.relayed_refused);
-    assert_eq!(net.endpoints[RELAY].relay_stats().unwrap().received, 0);
-    assert_eq!(net.onward, before, "the sink gets no packet of it");
+    assert_eq!(net.world.nodes[RELAY].relay_stats().unwrap().received, 0);
+    assert_eq!(net.onward(), before, "the sink gets no packet of it");
 }
 
 /// Closed sessions of the source.
 fn ends(net: &ThreeNodes, session: ConnectionHandle) -> Vec<String> {
     let of_session =
-        net.events.iter().filter(|(index, handle, _)| (*index, *handle) == (SOURCE, session));
+        net.world.events.iter().filter(|(index, handle, _)| (*index, *handle) == (SOURCE, session));
     let reasons = of_session.filter_map(|(_, _, event)| match event {
         Event::Closed(reason) => Some(reason.to_string()),
         _ => None,
@@ -409,10 +371,10 @@ fn ends(net: &ThreeNodes, session: ConnectionHandle) -> Vec<String> {
 fn attempts_to_reach_a_node_end_when_a_relay_has_no_route() {
     let mut net = ThreeNodes::joined();
     let link = net.onward_link.unwrap();
-    net.endpoints[RELAY].remove_route(net.now, node(SINK), link);
+    net.world.nodes[RELAY].remove_route(net.world.now, node(SINK), link);
     let connect = |net: &mut ThreeNodes| {
-        let (now, config) = (net.now, net.client(SINK));
-        net.endpoints[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap()
+        let (now, config) = (net.world.now, net.client(SINK));
+        net.world.nodes[SOURCE].connect_across(now, node(SINK), "node.example", config).unwrap()
     };
     let sessions = [connect(&mut net), connect(&mut net)];
     net.run(Duration::from_millis(800));
@@ -425,17 +387,17 @@ fn attempts_to_reach_a_node_end_when_a_relay_has_no_route() {
     // A route that is restored in time.
     let session = connect(&mut net);
     net.run(Duration::from_millis(500));
-    assert!(net.endpoints[RELAY].route(net.now, node(SINK), link));
+    assert!(net.world.nodes[RELAY].route(net.world.now, node(SINK), link));
     net.run(Duration::from_secs(3));
-    assert!(net.events.contains(&(SOURCE, session, Event::Connected)));
+    assert!(net.world.events.contains(&(SOURCE, session, Event::Connected)));
 
     // An established session survives a route that is missing for a while.
-    net.endpoints[RELAY].remove_route(net.now, node(SINK), link);
+    net.world.nodes[RELAY].remove_route(net.world.now, node(SINK), link);
     let other = net.link(SINK, &Event::Accepted);
-    net.endpoints[SOURCE].send(net.now, session, message(1)).unwrap();
+    net.world.nodes[SOURCE].send(net.world.now, session, message(1)).unwrap();
     net.run(Duration::from_secs(5));
-    assert!(net.endpoints[RELAY].route(net.now, node(SINK), link));
+    assert!(net.world.nodes[RELAY].route(net.world.now, node(SINK), link));
     net.run(Duration::from_secs(5));
     assert_eq!(ends(&net, session), [""; 0]);
-    assert_eq!(net.endpoints[SINK].recv(net.now, other), Some(message(1)));
+    assert_eq!(net.world.nodes[SINK].recv(net.world.now, other), Some(message(1)));
 }

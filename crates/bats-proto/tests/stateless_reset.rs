@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bats_proto::crypto::generate_identity;
+use bats_proto::testing::{self, Wires};
 use bats_proto::{
     ClientConfig, CloseReason, ConnectionHandle, Endpoint, EndpointConfig, Event, Identity, Input,
     Output, PeerTrust, Received, ServerConfig, Timestamp, TransportConfig,
@@ -14,12 +15,12 @@ use bytes::Bytes;
 
 const DELAY: Duration = Duration::from_millis(10);
 
-fn address(host: u8) -> SocketAddr {
-    SocketAddr::from(([192, 0, 2, host], 4_000))
+fn address(host: usize) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 1 + host as u8], 4_000))
 }
 
-const CLIENT: u8 = 1;
-const SERVER: u8 = 2;
+const CLIENT: usize = 0;
+const SERVER: usize = 1;
 
 fn identity() -> Identity {
     generate_identity(&["server.example".to_owned()]).unwrap()
@@ -37,9 +38,9 @@ fn server(identity: &Identity, seed: u8, transport: TransportConfig) -> Endpoint
     Endpoint::new(config, [seed; 32]).unwrap()
 }
 
-/// All datagrams that an endpoint has to send now, with their destination, and its events.
-fn poll(endpoint: &mut Endpoint, now: Timestamp) -> (Vec<(SocketAddr, Vec<u8>)>, Vec<Event>) {
-    let (mut datagrams, mut events) = (Vec::new(), Vec::new());
+/// All datagrams that an endpoint has to send now, with their destination.
+fn poll(endpoint: &mut Endpoint, now: Timestamp) -> Vec<(SocketAddr, Vec<u8>)> {
+    let mut datagrams = Vec::new();
     let mut buffer = Vec::with_capacity(65_536);
     loop {
         match endpoint.poll(now, &mut buffer) {
@@ -48,8 +49,8 @@ fn poll(endpoint: &mut Endpoint, now: Timestamp) -> (Vec<(SocketAddr, Vec<u8>)>,
                     datagrams.push((transmit.remote, datagram.to_vec()));
                 }
             }
-            Output::Event(_, event) => events.push(event),
-            Output::Timeout(_) => return (datagrams, events),
+            Output::Event(..) => {}
+            Output::Timeout(_) => return datagrams,
         }
     }
 }
@@ -61,12 +62,8 @@ fn deliver(endpoint: &mut Endpoint, now: Timestamp, remote: SocketAddr, datagram
 
 /// A client with an established connection to a server, and a network with a delay.
 struct World {
-    now: Timestamp,
-    client: Endpoint,
-    server: Endpoint,
+    world: testing::World<Wires>,
     handle: ConnectionHandle,
-    in_flight: Vec<(Timestamp, u8, Vec<u8>)>,
-    closed: Option<CloseReason>,
 }
 
 impl World {
@@ -81,53 +78,44 @@ impl World {
             transport: Arc::new(transport.clone()),
         };
         let handle = client.connect(now, address(SERVER), "server.example", config).unwrap();
-        let server = server(identity, 2, transport);
-        let mut world = Self { now, client, server, handle, in_flight: Vec::new(), closed: None };
-        let events = world.run(Duration::from_secs(1));
-        assert!(events.contains(&Event::Connected));
-        world
+        let nodes =
+            vec![(address(CLIENT), client), (address(SERVER), server(identity, 2, transport))];
+        let mut world = testing::World::wired(now, nodes, DELAY);
+        world.run(Duration::from_secs(1));
+        assert_eq!(world.all(CLIENT, &Event::Connected), [handle]);
+        Self { world, handle }
     }
 
-    /// Runs both endpoints and returns the client's events.
-    fn run(&mut self, time: Duration) -> Vec<Event> {
-        let end = self.now + time;
-        let mut events = Vec::new();
-        while self.now < end {
-            self.client.handle(self.now, Input::Timeout);
-            self.server.handle(self.now, Input::Timeout);
-            let (to_server, new) = poll(&mut self.client, self.now);
-            let (to_client, _) = poll(&mut self.server, self.now);
-            let arrival = self.now + DELAY;
-            self.in_flight.extend(to_server.into_iter().map(|(_, d)| (arrival, SERVER, d)));
-            self.in_flight.extend(to_client.into_iter().map(|(_, d)| (arrival, CLIENT, d)));
-            for event in new {
-                if let Event::Closed(reason) = &event {
-                    self.closed = Some(reason.clone());
-                }
-                events.push(event);
-            }
-            self.now += Duration::from_millis(1);
-            let now = self.now;
-            let due = self.in_flight.extract_if(.., |(at, ..)| *at <= now).collect::<Vec<_>>();
-            for (_, to, datagram) in due {
-                match to {
-                    SERVER => deliver(&mut self.server, now, address(CLIENT), &datagram),
-                    _ => deliver(&mut self.client, now, address(SERVER), &datagram),
-                }
-            }
-        }
-        events
+    fn run(&mut self, time: Duration) {
+        self.world.run(time);
+    }
+
+    /// Why the client's connection ended.
+    fn closed(&self) -> Option<&CloseReason> {
+        self.world.events.iter().find_map(|(node, _, event)| match event {
+            Event::Closed(reason) if *node == CLIENT => Some(reason),
+            _ => None,
+        })
+    }
+
+    fn client(&mut self) -> &mut Endpoint {
+        &mut self.world.nodes[CLIENT]
+    }
+
+    fn deliver_to_client(&mut self, from: usize, datagram: &[u8]) {
+        self.world.inject(CLIENT, address(from), datagram.to_vec());
     }
 
     fn send(&mut self) {
-        self.client.send(self.now, self.handle, Bytes::from_static(b"hello")).unwrap();
+        let (now, handle) = (self.world.now, self.handle);
+        self.client().send(now, handle, Bytes::from_static(b"hello")).unwrap();
     }
 
     /// A packet of the client's connection.
     fn packet(&mut self) -> Vec<u8> {
         self.send();
-        let (datagrams, _) = poll(&mut self.client, self.now);
-        datagrams.into_iter().next().unwrap().1
+        let now = self.world.now;
+        poll(self.client(), now).remove(0).1
     }
 }
 
@@ -135,18 +123,18 @@ impl World {
 fn a_restarted_server_ends_the_connection_within_a_round_trip() {
     let identity = identity();
     let mut world = World::new(&identity);
-    world.server = server(&identity, 3, TransportConfig::default());
+    world.world.nodes[SERVER] = server(&identity, 3, TransportConfig::default());
     world.send();
     world.run(DELAY * 2 + Duration::from_millis(5));
     assert!(
-        matches!(&world.closed, Some(CloseReason::Lost(text)) if text.contains("restarted")),
+        matches!(&world.closed(), Some(CloseReason::Lost(text)) if text.contains("restarted")),
         "{:?}",
-        world.closed
+        world.closed()
     );
-    assert_eq!(world.client.endpoint_stats().stateless_resets_received, 1);
-    assert!(world.server.endpoint_stats().stateless_resets_sent >= 1);
+    assert_eq!(world.client().endpoint_stats().stateless_resets_received, 1);
+    assert!(world.world.nodes[SERVER].endpoint_stats().stateless_resets_sent >= 1);
     world.run(Duration::from_secs(20));
-    assert_eq!(world.client.connection_count(), 0, "its state is freed");
+    assert_eq!(world.client().connection_count(), 0, "its state is freed");
 }
 
 #[test]
@@ -161,11 +149,14 @@ fn a_server_with_another_identity_or_a_psk_resets_nothing() {
         (server(&first, 3, psk), true),
     ] {
         let mut world = World::new(&first);
-        world.server = new;
+        world.world.nodes[SERVER] = new;
         world.send();
         world.run(Duration::from_secs(5));
-        assert_eq!(world.closed, None);
-        assert_eq!(world.server.endpoint_stats().stateless_resets_sent == 0, is_silent);
+        assert_eq!(world.closed(), None);
+        assert_eq!(
+            world.world.nodes[SERVER].endpoint_stats().stateless_resets_sent == 0,
+            is_silent
+        );
     }
 }
 
@@ -177,28 +168,28 @@ fn resets_elicited_from_other_addresses_have_no_effect() {
     let mut world = World::new(&identity);
     let packet = world.packet();
     let mut restarted = server(&identity, 3, TransportConfig::default());
-    deliver(&mut restarted, world.now, address(9), &packet);
-    let (resets, _) = poll(&mut restarted, world.now);
+    deliver(&mut restarted, world.world.now, address(9), &packet);
+    let resets = poll(&mut restarted, world.world.now);
     assert_eq!((resets.len(), resets[0].0), (1, address(9)));
-    deliver(&mut world.client, world.now, address(SERVER), &resets[0].1);
+    world.deliver_to_client(SERVER, &resets[0].1);
     world.run(Duration::from_secs(1));
-    assert_eq!(world.closed, None);
+    assert_eq!(world.closed(), None);
 
     // The right reset, but changed, or from another address than the server's.
-    deliver(&mut restarted, world.now, address(CLIENT), &packet);
-    let reset = poll(&mut restarted, world.now).0.remove(0).1;
+    deliver(&mut restarted, world.world.now, address(CLIENT), &packet);
+    let reset = poll(&mut restarted, world.world.now).remove(0).1;
     for byte in reset.len() - 16..reset.len() {
         let mut changed = reset.clone();
         changed[byte] ^= 1;
-        deliver(&mut world.client, world.now, address(SERVER), &changed);
+        world.deliver_to_client(SERVER, &changed);
     }
-    deliver(&mut world.client, world.now, address(SERVER), &reset[..24]);
-    deliver(&mut world.client, world.now, address(9), &reset);
+    world.deliver_to_client(SERVER, &reset[..24]);
+    world.deliver_to_client(9, &reset);
     world.run(Duration::from_secs(1));
-    assert_eq!(world.closed, None);
-    deliver(&mut world.client, world.now, address(SERVER), &reset);
+    assert_eq!(world.closed(), None);
+    world.deliver_to_client(SERVER, &reset);
     world.run(Duration::from_millis(2));
-    assert!(matches!(world.closed, Some(CloseReason::Lost(_))));
+    assert!(matches!(world.closed(), Some(CloseReason::Lost(_))));
 }
 
 #[test]
@@ -209,7 +200,7 @@ fn resets_are_shorter_than_their_cause_and_limited_in_number() {
         let mut packet = vec![0x55; len];
         packet.iter_mut().zip(1..).skip(1).take(4).for_each(|(byte, n)| *byte = n);
         deliver(&mut server, now, address(CLIENT), &packet);
-        let (answers, _) = poll(&mut server, now);
+        let answers = poll(&mut server, now);
         assert!(answers.len() <= 1 && answers.iter().all(|(_, reset)| reset.len() < len));
         assert_eq!(answers.is_empty(), len < 26, "{len}");
         now += Duration::from_millis(10);
@@ -237,8 +228,8 @@ fn two_servers_do_not_answer_each_other_without_end() {
     let mut answers = 0;
     for turn in 0..1_000 {
         let at = turn % 2;
-        deliver(&mut servers[at], now, address(1 + (1 - at) as u8), &datagram);
-        let Some((_, answer)) = poll(&mut servers[at], now).0.pop() else { break };
+        deliver(&mut servers[at], now, address(1 - at), &datagram);
+        let Some((_, answer)) = poll(&mut servers[at], now).pop() else { break };
         assert!(answer.len() < datagram.len());
         datagram = answer;
         answers += 1;
@@ -250,8 +241,9 @@ fn two_servers_do_not_answer_each_other_without_end() {
 fn clients_answer_no_unknown_packet() {
     let mut world = World::new(&identity());
     for len in 26..100 {
-        deliver(&mut world.client, world.now, address(SERVER), &vec![0x55; len]);
+        world.deliver_to_client(SERVER, &vec![0x55; len]);
     }
-    assert!(poll(&mut world.client, world.now).0.is_empty());
-    assert_eq!(world.client.endpoint_stats().stateless_resets_sent, 0);
+    let now = world.world.now;
+    assert!(poll(world.client(), now).is_empty());
+    assert_eq!(world.client().endpoint_stats().stateless_resets_sent, 0);
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bats_proto::crypto::{fingerprint, generate_identity};
+use bats_proto::testing::{Wires, World};
 use bats_proto::{
     ClientConfig, CloseReason, CongestionAlgorithm, ConnectionHandle, Endpoint, EndpointConfig,
-    Event, Identity, Input, Local, Output, PeerTrust, Received, ServerConfig, Timestamp,
-    TransportConfig,
+    Event, Identity, Local, PeerTrust, ServerConfig, Timestamp, TransportConfig,
 };
 use bytes::Bytes;
 
@@ -19,16 +19,8 @@ const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
 /// Two endpoints and a network with a delay of 5 ms and without faults, except for datagrams that
-/// `drop` takes.
-struct Pair {
-    now: Timestamp,
-    endpoints: [Endpoint; 2],
-    in_flight: Vec<(Timestamp, usize, Vec<u8>)>,
-    events: Vec<(usize, ConnectionHandle, Event)>,
-    bytes: [usize; 2],
-    /// Interfaces that the packets of each end name.
-    interfaces: [BTreeSet<Option<NonZeroU32>>; 2],
-}
+/// a test drops.
+type Pair = World<Wires>;
 
 /// Frequent key updates; no congestion control, which these tests do not need.
 fn transport() -> TransportConfig {
@@ -43,70 +35,12 @@ fn address(peer: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1 + peer as u8], 4_000))
 }
 
-impl Pair {
-    fn new(server: ServerConfig) -> Self {
-        let client = Endpoint::new(EndpointConfig::default(), [1; 32]).unwrap();
-        let config = EndpointConfig { server: Some(server), ..EndpointConfig::default() };
-        let server = Endpoint::new(config, [2; 32]).unwrap();
-        Self {
-            now: Timestamp::from_millis(1),
-            endpoints: [client, server],
-            in_flight: Vec::new(),
-            events: Vec::new(),
-            bytes: [0; 2],
-            interfaces: Default::default(),
-        }
-    }
-
-    fn run(&mut self, time: Duration, mut drop: impl FnMut(usize, &mut Vec<u8>) -> bool) {
-        let end = self.now + time;
-        let mut buffer = Vec::with_capacity(65_536);
-        while self.now < end {
-            let mut next = end;
-            for peer in [CLIENT, SERVER] {
-                self.endpoints[peer].handle(self.now, Input::Timeout);
-                loop {
-                    match self.endpoints[peer].poll(self.now, &mut buffer) {
-                        Output::Transmit(t) => {
-                            self.interfaces[peer].insert(t.interface);
-                            for segment in buffer[..t.len].chunks(t.segment_size) {
-                                self.bytes[peer] += segment.len();
-                                let mut bytes = segment.to_vec();
-                                if !drop(peer, &mut bytes) {
-                                    let at = self.now + Duration::from_millis(5);
-                                    self.in_flight.push((at, 1 - peer, bytes));
-                                }
-                            }
-                        }
-                        Output::Event(handle, event) => self.events.push((peer, handle, event)),
-                        Output::Timeout(at) => {
-                            next = next.min(at.unwrap_or(end));
-                            break;
-                        }
-                    }
-                }
-            }
-            next = self.in_flight.iter().map(|f| f.0).fold(next, Timestamp::min);
-            self.now = next.max(self.now);
-            let now = self.now;
-            let (due, later) = self.in_flight.drain(..).partition(|f| f.0 <= now);
-            self.in_flight = later;
-            let due: Vec<(Timestamp, usize, Vec<u8>)> = due;
-            for (_, to, mut bytes) in due {
-                let received = Received {
-                    remote: address(1 - to),
-                    local_ip: Some(address(to).ip()),
-                    ecn: 0,
-                    payload: &mut bytes,
-                };
-                self.endpoints[to].handle(now, Input::Datagram(received));
-            }
-        }
-    }
-
-    fn handle_of_event(&self, peer: usize, wanted: &Event) -> Option<ConnectionHandle> {
-        self.events.iter().find(|(w, _, e)| *w == peer && e == wanted).map(|(_, h, _)| *h)
-    }
+fn pair(server: ServerConfig) -> Pair {
+    let client = Endpoint::new(EndpointConfig::default(), [1; 32]).unwrap();
+    let config = EndpointConfig { server: Some(server), ..EndpointConfig::default() };
+    let server = Endpoint::new(config, [2; 32]).unwrap();
+    let nodes = vec![(address(CLIENT), client), (address(SERVER), server)];
+    World::wired(Timestamp::from_millis(1), nodes, Duration::from_millis(5))
 }
 
 fn server(retry_threshold: usize) -> (ServerConfig, [u8; 32]) {
@@ -131,13 +65,13 @@ const NOW: Duration = Duration::from_secs(1_790_000_000);
 fn connect(pair: &mut Pair, trust: PeerTrust) -> ConnectionHandle {
     let transport = Arc::new(transport());
     let config = ClientConfig { trust, identity: None, transport };
-    pair.endpoints[CLIENT].connect(pair.now, address(SERVER), "server.example", config).unwrap()
+    pair.nodes[CLIENT].connect(pair.now, address(SERVER), "server.example", config).unwrap()
 }
 
 #[test]
 fn all_packets_of_a_connection_name_its_interface() {
     let (config, print) = server(0);
-    let mut pair = Pair::new(config);
+    let mut pair = pair(config);
     let interface = NonZeroU32::new(7);
     let config = ClientConfig {
         trust: PeerTrust::Fingerprints(vec![print]),
@@ -145,16 +79,20 @@ fn all_packets_of_a_connection_name_its_interface() {
         transport: Arc::new(transport()),
     };
     let local = Local { ip: None, interface };
-    let client = pair.endpoints[CLIENT]
+    let client = pair.nodes[CLIENT]
         .connect_from(pair.now, local, address(SERVER), "server.example", config)
         .unwrap();
-    pair.run(Duration::from_millis(300), |_, _| false);
-    pair.endpoints[CLIENT].send(pair.now, client, Bytes::from(vec![1; 300_000])).unwrap();
-    pair.run(Duration::from_millis(300), |_, _| false);
-    assert_eq!(pair.endpoints[CLIENT].local_ip(client), Some(address(CLIENT).ip()), "learned");
-    pair.endpoints[CLIENT].close(pair.now, client, 0, "");
-    pair.run(Duration::from_millis(300), |_, _| false);
-    assert_eq!(pair.interfaces, [[interface].into(), [None].into()], "the server has no say");
+    pair.run(Duration::from_millis(300));
+    pair.nodes[CLIENT].send(pair.now, client, Bytes::from(vec![1; 300_000])).unwrap();
+    pair.run(Duration::from_millis(300));
+    assert_eq!(pair.nodes[CLIENT].local_ip(client), Some(address(CLIENT).ip()), "learned");
+    pair.nodes[CLIENT].close(pair.now, client, 0, "");
+    pair.run(Duration::from_millis(300));
+    let interfaces = [CLIENT, SERVER].map(|peer| {
+        let sent = pair.links.sent.iter().filter(|sent| sent.from == peer);
+        sent.map(|sent| sent.transmit.interface).collect::<BTreeSet<_>>()
+    });
+    assert_eq!(interfaces, [[interface].into(), [None].into()], "the server has no say");
 }
 
 #[test]
@@ -166,20 +104,20 @@ fn trusted_certificate_connects_and_data_survives_key_updates() {
         PeerTrust::DangerousAcceptAny,
         PeerTrust::Authorities { certificates: vec![authority], unix_time: NOW },
     ] {
-        let mut pair = Pair::new(config.clone());
+        let mut pair = pair(config.clone());
         let client = connect(&mut pair, trust.clone());
-        pair.run(Duration::from_millis(300), |_, _| false);
+        pair.run(Duration::from_millis(300));
         assert_eq!(pair.handle_of_event(CLIENT, &Event::Connected), Some(client), "{trust:?}");
         let accepted = pair.handle_of_event(SERVER, &Event::Accepted).unwrap();
-        assert_eq!(pair.endpoints[CLIENT].peer_fingerprint(client), Some(print));
+        assert_eq!(pair.nodes[CLIENT].peer_fingerprint(client), Some(print));
 
         for round in 0..6 {
             let message = Bytes::from(vec![round; 300_000]);
-            pair.endpoints[CLIENT].send(pair.now, client, message.clone()).unwrap();
-            pair.run(Duration::from_millis(400), |_, _| false);
-            assert_eq!(pair.endpoints[SERVER].recv(pair.now, accepted), Some(message));
+            pair.nodes[CLIENT].send(pair.now, client, message.clone()).unwrap();
+            pair.run(Duration::from_millis(400));
+            assert_eq!(pair.nodes[SERVER].recv(pair.now, accepted), Some(message));
         }
-        let stats = pair.endpoints[CLIENT].stats(pair.now, client).unwrap();
+        let stats = pair.nodes[CLIENT].stats(pair.now, client).unwrap();
         assert!(stats.key_updates >= 3, "{stats:?}");
         assert_eq!(stats.packets.forged, 0, "no packet is lost to a key update");
     }
@@ -188,9 +126,9 @@ fn trusted_certificate_connects_and_data_survives_key_updates() {
 #[test]
 fn untrusted_certificate_ends_the_handshake_on_both_sides() {
     let (config, _) = server(1_000);
-    let mut pair = Pair::new(config);
+    let mut pair = pair(config);
     connect(&mut pair, PeerTrust::Fingerprints(vec![[9; 32]]));
-    pair.run(Duration::from_secs(1), |_, _| false);
+    pair.run(Duration::from_secs(1));
     let closed = pair.events.iter().any(|(peer, _, event)| {
         *peer == CLIENT && matches!(event, Event::Closed(CloseReason::Handshake(_)))
     });
@@ -205,12 +143,12 @@ fn certificate_validity_uses_the_given_time() {
     let certificates = vec![config.identity.certificate_chain[0].clone()];
     // Certificates made here are valid from 1975 to 4096.
     for unix_time in [Duration::ZERO, Duration::from_secs(70_000_000_000)] {
-        let mut pair = Pair::new(config.clone());
+        let mut pair = pair(config.clone());
         connect(
             &mut pair,
             PeerTrust::Authorities { certificates: certificates.clone(), unix_time },
         );
-        pair.run(Duration::from_secs(1), |_, _| false);
+        pair.run(Duration::from_secs(1));
         assert_eq!(pair.handle_of_event(CLIENT, &Event::Connected), None, "{unix_time:?}");
     }
 }
@@ -218,29 +156,32 @@ fn certificate_validity_uses_the_given_time() {
 #[test]
 fn a_busy_server_requires_a_retry_token() {
     let (config, print) = server(0);
-    let mut pair = Pair::new(config);
+    let mut pair = pair(config);
     connect(&mut pair, PeerTrust::Fingerprints(vec![print]));
-    pair.run(Duration::from_millis(500), |_, _| false);
+    pair.run(Duration::from_millis(500));
     assert!(pair.handle_of_event(CLIENT, &Event::Connected).is_some());
-    assert!(pair.endpoints[SERVER].endpoint_stats().retries_sent >= 1);
-    assert_eq!(pair.endpoints[SERVER].endpoint_stats().handshakes_started, 1);
+    assert!(pair.nodes[SERVER].endpoint_stats().retries_sent >= 1);
+    assert_eq!(pair.nodes[SERVER].endpoint_stats().handshakes_started, 1);
 }
 
 #[test]
 fn an_unvalidated_address_gets_at_most_three_times_its_bytes() {
     let (config, print) = server(1_000);
-    let mut pair = Pair::new(config);
+    let mut pair = pair(config);
     connect(&mut pair, PeerTrust::Fingerprints(vec![print]));
     // Only the client's first datagram arrives, nothing else in either direction.
     let mut first = true;
-    pair.run(Duration::from_secs(12), |peer, _| !(peer == CLIENT && core::mem::take(&mut first)));
-    assert!(pair.bytes[SERVER] > 0);
-    assert!(pair.bytes[SERVER] <= 3 * 1_200, "{}", pair.bytes[SERVER]);
+    pair.run_with(Duration::from_secs(12), |peer, _| {
+        !(peer == CLIENT && core::mem::take(&mut first))
+    });
+    let of_server = pair.links.sent.iter().filter(|sent| sent.from == SERVER);
+    let bytes: usize = of_server.map(|sent| sent.bytes.len()).sum();
+    assert!((1..=3 * 1_200).contains(&bytes), "{bytes}");
     let gone = pair.events.iter().any(|(peer, _, event)| {
         *peer == CLIENT && *event == Event::Closed(CloseReason::HandshakeTimeout)
     });
     assert!(gone, "{:?}", pair.events);
-    assert_eq!(pair.endpoints[SERVER].connection_count(), 0, "no half-open state remains");
+    assert_eq!(pair.nodes[SERVER].connection_count(), 0, "no half-open state remains");
 }
 
 #[test]
@@ -255,9 +196,9 @@ fn handshakes_survive_loss_or_corruption_of_thirty_percent() {
             x ^= x << 17;
             x >> 40
         };
-        let mut pair = Pair::new(config.clone());
+        let mut pair = pair(config.clone());
         let client = connect(&mut pair, PeerTrust::Fingerprints(vec![print]));
-        pair.run(Duration::from_secs(9), |_, bytes| {
+        pair.run_with(Duration::from_secs(9), |_, bytes| {
             if seed % 2 == 1 {
                 return draw() % 10 < 3;
             }
@@ -269,7 +210,7 @@ fn handshakes_survive_loss_or_corruption_of_thirty_percent() {
         });
         assert_eq!(pair.handle_of_event(CLIENT, &Event::Connected), Some(client), "seed {seed}");
         assert!(pair.handle_of_event(SERVER, &Event::Accepted).is_some(), "seed {seed}");
-        let stats = pair.endpoints[CLIENT].stats(pair.now, client).unwrap();
+        let stats = pair.nodes[CLIENT].stats(pair.now, client).unwrap();
         slow += u32::from(stats.established.unwrap() > Timestamp::from_millis(1_000));
     }
     assert!(slow <= 2, "{slow} of 40 took more than a second");
@@ -278,7 +219,7 @@ fn handshakes_survive_loss_or_corruption_of_thirty_percent() {
 #[test]
 fn arbitrary_datagrams_leave_no_state() {
     let (config, _) = server(1_000);
-    let mut pair = Pair::new(config);
+    let mut pair = pair(config);
     let mut x = 7_u64;
     for i in 0..20_000_usize {
         x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -287,12 +228,10 @@ fn arbitrary_datagrams_leave_no_state() {
         if i % 3 == 0 && bytes.len() > 6 {
             bytes[..5].copy_from_slice(&[0xc0, 0xba, 0x75, 0, 1]);
         }
-        let received =
-            Received { remote: address(CLIENT), local_ip: None, ecn: 0, payload: &mut bytes };
-        pair.endpoints[SERVER].handle(pair.now, Input::Datagram(received));
+        pair.inject(SERVER, address(CLIENT), bytes);
     }
-    pair.run(Duration::from_secs(12), |_, _| false);
-    assert_eq!(pair.endpoints[SERVER].connection_count(), 0);
+    pair.run(Duration::from_secs(12));
+    assert_eq!(pair.nodes[SERVER].connection_count(), 0);
     assert_eq!(pair.handle_of_event(SERVER, &Event::Accepted), None);
 }
 
@@ -301,19 +240,19 @@ fn arbitrary_datagrams_leave_no_state() {
 #[test]
 fn the_client_is_connected_after_one_round_trip() {
     let (config, print) = server(1_000);
-    let mut pair = Pair::new(config);
+    let mut pair = pair(config);
     let began = pair.now;
     let client = connect(&mut pair, PeerTrust::Fingerprints(vec![print]));
     // A flight is a burst of one side that follows packets of the other side.
     let mut flights = Vec::new();
-    pair.run(Duration::from_micros(10_500), |peer, _| {
+    pair.run_with(Duration::from_micros(10_500), |peer, _| {
         if flights.last() != Some(&peer) {
             flights.push(peer);
         }
         false
     });
     assert_eq!(pair.handle_of_event(CLIENT, &Event::Connected), Some(client));
-    let established = pair.endpoints[CLIENT].stats(pair.now, client).unwrap().established.unwrap();
+    let established = pair.nodes[CLIENT].stats(pair.now, client).unwrap().established.unwrap();
     assert_eq!(established - began, Duration::from_millis(10));
     assert!(flights.starts_with(&[CLIENT, SERVER]), "{flights:?}");
     assert!(flights.len() <= 3, "the client's answer is the third: {flights:?}");
@@ -324,29 +263,29 @@ fn the_client_is_connected_after_one_round_trip() {
 #[test]
 fn packets_with_old_keys_are_accepted_until_the_peer_updates() {
     let (config, print) = server(1_000);
-    let mut pair = Pair::new(config);
+    let mut pair = pair(config);
     let client = connect(&mut pair, PeerTrust::Fingerprints(vec![print]));
-    pair.run(Duration::from_millis(300), |_, _| false);
+    pair.run(Duration::from_millis(300));
     let accepted = pair.handle_of_event(SERVER, &Event::Accepted).unwrap();
 
     // The client sends more than one key may seal. No packet of the new phase arrives for a second.
     let big = Bytes::from(vec![1; 300_000]);
-    pair.endpoints[CLIENT].send(pair.now, client, big.clone()).unwrap();
+    pair.nodes[CLIENT].send(pair.now, client, big.clone()).unwrap();
     let mut sent = 0;
-    pair.run(Duration::from_secs(1), |peer, _| {
+    pair.run_with(Duration::from_secs(1), |peer, _| {
         sent += usize::from(peer == CLIENT);
         peer == CLIENT && sent > 20
     });
-    assert!(pair.endpoints[CLIENT].stats(pair.now, client).unwrap().key_updates >= 1);
+    assert!(pair.nodes[CLIENT].stats(pair.now, client).unwrap().key_updates >= 1);
     let small = Bytes::from_static(b"sealed with the old keys");
-    pair.endpoints[SERVER].send(pair.now, accepted, small.clone()).unwrap();
-    pair.run(Duration::from_millis(200), |peer, _| peer == CLIENT);
-    assert_eq!(pair.endpoints[CLIENT].recv(pair.now, client), Some(small));
-    let stats = pair.endpoints[CLIENT].stats(pair.now, client).unwrap();
+    pair.nodes[SERVER].send(pair.now, accepted, small.clone()).unwrap();
+    pair.run_with(Duration::from_millis(200), |peer, _| peer == CLIENT);
+    assert_eq!(pair.nodes[CLIENT].recv(pair.now, client), Some(small));
+    let stats = pair.nodes[CLIENT].stats(pair.now, client).unwrap();
     assert_eq!(stats.packets.forged, 0, "{stats:?}");
 
-    pair.run(Duration::from_secs(3), |_, _| false);
-    assert_eq!(pair.endpoints[SERVER].recv(pair.now, accepted), Some(big));
+    pair.run(Duration::from_secs(3));
+    assert_eq!(pair.nodes[SERVER].recv(pair.now, accepted), Some(big));
 }
 
 /// Connects a client with or without an identity to a server that trusts `client_trust`.
@@ -355,13 +294,13 @@ fn connect_identified(
     identity: Option<&Identity>,
 ) -> (Pair, ConnectionHandle) {
     let (config, print) = server(1_000);
-    let mut pair = Pair::new(ServerConfig { client_trust, ..config });
+    let mut pair = pair(ServerConfig { client_trust, ..config });
     let trust = PeerTrust::Fingerprints(vec![print]);
     let transport = Arc::new(transport());
     let config = ClientConfig { trust, identity: identity.cloned(), transport };
-    let endpoint = &mut pair.endpoints[CLIENT];
+    let endpoint = &mut pair.nodes[CLIENT];
     let client = endpoint.connect(pair.now, address(SERVER), "server.example", config).unwrap();
-    pair.run(Duration::from_secs(1), |_, _| false);
+    pair.run(Duration::from_secs(1));
     (pair, client)
 }
 
@@ -402,11 +341,11 @@ fn server_accepts_only_clients_that_it_trusts() {
         assert_eq!(connected.is_some(), is_accepted, "case {number}: {:?}", pair.events);
         if let Some(accepted) = accepted {
             let expected = presented.filter(|_| asks).map(|i| fingerprint(&i.certificate_chain[0]));
-            assert_eq!(pair.endpoints[SERVER].peer_fingerprint(accepted), expected, "{number}");
+            assert_eq!(pair.nodes[SERVER].peer_fingerprint(accepted), expected, "{number}");
             let message = Bytes::from_static(b"identified");
-            pair.endpoints[CLIENT].send(pair.now, client, message.clone()).unwrap();
-            pair.run(Duration::from_millis(100), |_, _| false);
-            assert_eq!(pair.endpoints[SERVER].recv(pair.now, accepted), Some(message));
+            pair.nodes[CLIENT].send(pair.now, client, message.clone()).unwrap();
+            pair.run(Duration::from_millis(100));
+            assert_eq!(pair.nodes[SERVER].recv(pair.now, accepted), Some(message));
         } else {
             let closed = |peer| {
                 pair.events.iter().any(|(w, _, e)| *w == peer && matches!(e, Event::Closed(_)))
@@ -432,13 +371,12 @@ fn keys_are_replaced_after_120_s_and_no_packet_is_lost() {
     };
     let transport = few(&transport());
     assert_eq!(transport.key_update_interval, Duration::from_secs(120));
-    let mut pair = Pair::new(ServerConfig { transport: transport.clone(), ..config });
+    let mut pair = pair(ServerConfig { transport: transport.clone(), ..config });
     let trust = PeerTrust::Fingerprints(vec![print]);
     let config = ClientConfig { trust, identity: None, transport };
-    let client = pair.endpoints[CLIENT]
-        .connect(pair.now, address(SERVER), "server.example", config)
-        .unwrap();
-    pair.run(Duration::from_millis(300), |_, _| false);
+    let client =
+        pair.nodes[CLIENT].connect(pair.now, address(SERVER), "server.example", config).unwrap();
+    pair.run(Duration::from_millis(300));
     let accepted = pair.handle_of_event(SERVER, &Event::Accepted).unwrap();
 
     let exchange = |pair: &mut Pair, number: u64| {
@@ -446,20 +384,16 @@ fn keys_are_replaced_after_120_s_and_no_packet_is_lost() {
         for (from, to) in
             [((CLIENT, client), (SERVER, accepted)), ((SERVER, accepted), (CLIENT, client))]
         {
-            pair.endpoints[from.0].send(pair.now, from.1, message.clone()).unwrap();
+            pair.nodes[from.0].send(pair.now, from.1, message.clone()).unwrap();
             // Within one one-way delay: an update does not delay a message.
-            pair.run(Duration::from_millis(6), |_, _| false);
-            assert_eq!(
-                pair.endpoints[to.0].recv(pair.now, to.1),
-                Some(message.clone()),
-                "{number}"
-            );
+            pair.run(Duration::from_millis(6));
+            assert_eq!(pair.nodes[to.0].recv(pair.now, to.1), Some(message.clone()), "{number}");
         }
-        pair.run(Duration::from_millis(988), |_, _| false);
+        pair.run(Duration::from_millis(988));
     };
     let updates = |pair: &Pair| {
         let stats = [(CLIENT, client), (SERVER, accepted)]
-            .map(|(peer, handle)| pair.endpoints[peer].stats(pair.now, handle).unwrap());
+            .map(|(peer, handle)| pair.nodes[peer].stats(pair.now, handle).unwrap());
         assert!(stats.iter().all(|s| s.packets.forged == 0 && s.packets.lost == 0), "{stats:?}");
         stats.map(|stats| stats.key_updates)
     };
@@ -468,7 +402,7 @@ fn keys_are_replaced_after_120_s_and_no_packet_is_lost() {
     (118..610).for_each(|number| exchange(&mut pair, number));
     assert_eq!(updates(&pair), [5, 5], "after 120, 240, 360, 480 and 600 s");
 
-    pair.run(Duration::from_secs(1_200), |_, _| false);
+    pair.run(Duration::from_secs(1_200));
     exchange(&mut pair, 610);
     let after = updates(&pair);
     assert!(after[0] == after[1] && (6..=7).contains(&after[0]), "{after:?}");

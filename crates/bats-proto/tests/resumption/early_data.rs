@@ -10,7 +10,9 @@ use bats_proto::{
 };
 use bytes::Bytes;
 
-use crate::world::{CLIENT, DELAY, NAME, SERVER, World, address, client, identity, server};
+use crate::world::{
+    CLIENT, Connections, DELAY, NAME, SERVER, World, address, client, identity, new_world, server,
+};
 
 /// A world in which the client has sessions that allow early data.
 struct Setup {
@@ -24,7 +26,7 @@ fn setup() -> Setup {
     let (identity, print) = identity();
     let store = SessionStore::new(100);
     let config = client(Mode::Btp, PeerTrust::Fingerprints(vec![print]), &store);
-    let mut world = World::new(server(&identity, true));
+    let mut world = new_world(server(&identity, true));
     world.connect_and_close(config.clone());
     assert_eq!(store.len(), 2);
     Setup { world, config, identity, store }
@@ -38,7 +40,7 @@ fn message(number: usize, len: usize) -> Bytes {
 fn begin(world: &mut World, config: &ClientConfig, count: usize, len: usize) -> ConnectionHandle {
     let handle = world.connect(config.clone());
     for number in 0..count {
-        world.endpoints[CLIENT].send(world.now, handle, message(number, len)).unwrap();
+        world.nodes[CLIENT].send(world.now, handle, message(number, len)).unwrap();
     }
     handle
 }
@@ -61,9 +63,9 @@ fn early_message_arrives_after_half_a_round_trip_and_its_echo_after_one() {
     let accepted = world.all(SERVER, &Event::Accepted)[0];
     let echo = world.delivered();
     assert_eq!(echo, [message(0, 512)], "after {:?}", world.now - began);
-    world.endpoints[SERVER].send(world.now, accepted, echo[0].clone()).unwrap();
+    world.nodes[SERVER].send(world.now, accepted, echo[0].clone()).unwrap();
     world.run(DELAY);
-    assert_eq!(world.endpoints[CLIENT].recv(world.now, handle), Some(message(0, 512)));
+    assert_eq!(world.nodes[CLIENT].recv(world.now, handle), Some(message(0, 512)));
     world.run(Duration::from_millis(500));
     let (stats, theirs) = (world.stats(CLIENT, handle), world.stats(SERVER, accepted));
     assert!(stats.resumed && theirs.resumed);
@@ -73,11 +75,11 @@ fn early_message_arrives_after_half_a_round_trip_and_its_echo_after_one() {
     assert_eq!(stats.coding.source_packets_sent, 0);
     assert_eq!(world.all(CLIENT, &Event::AllAcknowledged), [handle]);
     // Later message numbers follow the early ones, and the end counts all.
-    world.endpoints[CLIENT].send(world.now, handle, message(1, 512)).unwrap();
-    world.endpoints[CLIENT].finish(world.now, handle).unwrap();
+    world.nodes[CLIENT].send(world.now, handle, message(1, 512)).unwrap();
+    world.nodes[CLIENT].finish(world.now, handle).unwrap();
     world.run(Duration::from_millis(500));
     assert_eq!(world.delivered(), [message(1, 512)]);
-    assert!(world.endpoints[SERVER].is_finished(accepted));
+    assert!(world.nodes[SERVER].is_finished(accepted));
     let theirs = world.stats(SERVER, accepted);
     assert_eq!((theirs.messages.received, theirs.messages.lost), (2, 0));
 }
@@ -86,7 +88,7 @@ fn early_message_arrives_after_half_a_round_trip_and_its_echo_after_one() {
 fn early_messages_are_limited_by_bytes_number_and_initial_window() {
     let Setup { mut world, config, .. } = setup();
     let handle = begin(&mut world, &config, 20, 300);
-    let blocked = world.endpoints[CLIENT].send(world.now, handle, message(20, 3_000));
+    let blocked = world.nodes[CLIENT].send(world.now, handle, message(20, 3_000));
     assert_eq!(blocked, Err(SendError::Blocked(message(20, 3_000))));
     world.run(Duration::from_millis(500));
     assert_eq!(sorted(world.delivered()), expected(20, 300));
@@ -96,18 +98,18 @@ fn early_messages_are_limited_by_bytes_number_and_initial_window() {
 
     // The number of messages is limited, too.
     let handle = begin(&mut world, &config, 32, 5);
-    let blocked = world.endpoints[CLIENT].send(world.now, handle, message(32, 5));
+    let blocked = world.nodes[CLIENT].send(world.now, handle, message(32, 5));
     assert!(matches!(blocked, Err(SendError::Blocked(_))));
     world.run(Duration::from_millis(500));
     assert_eq!(sorted(world.delivered()), expected(32, 5));
     world.end(handle);
 
     // A client's first flight stays within the initial congestion window.
-    let before = world.sent.len();
+    let before = world.links.sent.len();
     let handle = begin(&mut world, &config, 6, 1_190);
-    world.run_with(Duration::from_secs(4), &mut |_, _| true);
-    let early = world.sent[before..].iter().filter(|(_, _, bytes)| bytes[0] >> 4 == 0b1111);
-    let bytes: usize = early.map(|(_, _, bytes)| bytes.len()).sum();
+    world.run_with(Duration::from_secs(4), |_, _| true);
+    let early = world.links.sent[before..].iter().filter(|sent| sent.bytes[0] >> 4 == 0b1111);
+    let bytes: usize = early.map(|sent| sent.bytes.len()).sum();
     assert!((7_200..=14_720).contains(&bytes), "{bytes}");
     world.run(Duration::from_secs(3));
     assert_eq!(sorted(world.delivered()), expected(6, 1_190));
@@ -132,7 +134,7 @@ fn thirty_percent_loss_or_corruption_delivers_messages_once_and_unchanged() {
     for seed in 0..60_u64 {
         let mut draw = numbers(seed + 1);
         let handle = begin(&mut world, &config, 8, 100 + 20 * seed as usize % 700);
-        world.run_with(Duration::from_secs(4), &mut |_, bytes| {
+        world.run_with(Duration::from_secs(4), |_, bytes| {
             if seed % 2 == 1 {
                 return draw() % 10 < 3;
             }
@@ -167,13 +169,13 @@ fn thirty_percent_loss_or_corruption_delivers_messages_once_and_unchanged() {
 #[test]
 fn replayed_first_flight_delivers_nothing_twice_and_gets_at_most_three_times_its_bytes() {
     let Setup { mut world, config, .. } = setup();
-    let before = world.sent.len();
+    let before = world.links.sent.len();
     let handle = begin(&mut world, &config, 3, 500);
     world.run(Duration::from_millis(300));
     assert_eq!(sorted(world.delivered()), expected(3, 500));
-    let all = world.sent[before..].iter();
+    let all = world.links.sent[before..].iter();
     let flight: Vec<Vec<u8>> =
-        all.filter(|(peer, ..)| *peer == CLIENT).map(|(_, _, bytes)| bytes.clone()).collect();
+        all.filter(|sent| sent.from == CLIENT).map(|sent| sent.bytes.clone()).collect();
     let attacker: SocketAddr = "10.9.9.9:999".parse().unwrap();
     for from in [address(CLIENT), attacker] {
         for bytes in &flight {
@@ -186,7 +188,7 @@ fn replayed_first_flight_delivers_nothing_twice_and_gets_at_most_three_times_its
     // The server has forgotten the connection, so the flight starts a new one, even from the
     // client's address.
     for from in [address(CLIENT), attacker] {
-        let (mut injected, before) = (0, world.sent.len());
+        let (mut injected, before) = (0, world.links.sent.len());
         for bytes in &flight {
             injected += bytes.len();
             world.inject(SERVER, from, bytes.clone());
@@ -194,12 +196,13 @@ fn replayed_first_flight_delivers_nothing_twice_and_gets_at_most_three_times_its
         world.run(Duration::from_secs(12));
         assert_eq!(world.delivered(), Vec::<Bytes>::new());
         assert_eq!(world.all(SERVER, &Event::Accepted), [], "no connection is accepted");
-        let answers =
-            world.sent[before..].iter().filter(|(peer, to, _)| *peer == SERVER && *to == from);
-        let answered: usize = answers.map(|(_, _, bytes)| bytes.len()).sum();
+        let answers = world.links.sent[before..]
+            .iter()
+            .filter(|sent| sent.from == SERVER && sent.transmit.remote == from);
+        let answered: usize = answers.map(|sent| sent.bytes.len()).sum();
         assert!(answered > 0 && answered <= 3 * injected, "{answered} for {injected}");
     }
-    assert_eq!(world.endpoints[SERVER].connection_count(), 0);
+    assert_eq!(world.nodes[SERVER].connection_count(), 0);
 }
 
 /// RFC 8446, section 8: the attacker holds back the client's flight and delivers a copy, so that
@@ -210,7 +213,7 @@ fn replayed_flight_before_the_client_delivers_each_message_once() {
         let Setup { mut world, config, .. } = setup();
         let handle = begin(&mut world, &config, 10, 300);
         let mut flight = Vec::new();
-        world.run_with(Duration::from_micros(100), &mut |peer, bytes| {
+        world.run_with(Duration::from_micros(100), |peer, bytes| {
             assert_eq!(peer, CLIENT);
             flight.push(bytes.clone());
             true
@@ -243,7 +246,7 @@ fn replayed_flight_before_the_client_delivers_each_message_once() {
             *peer == SERVER && *event == Event::Closed(CloseReason::HandshakeTimeout)
         });
         assert_eq!(gone.count(), 1, "the attacker's connection ends: {:?}", world.events);
-        assert_eq!(world.endpoints[SERVER].connection_count(), 1);
+        assert_eq!(world.nodes[SERVER].connection_count(), 1);
     }
 }
 
@@ -280,7 +283,7 @@ fn rejected_early_data_is_delivered_once_after_the_handshake() {
         if case == 2 {
             // The new sessions do not allow early data.
             let handle = world.connect(config);
-            let sent = world.endpoints[CLIENT].send(world.now, handle, message(0, 10));
+            let sent = world.nodes[CLIENT].send(world.now, handle, message(0, 10));
             assert!(matches!(sent, Err(SendError::Blocked(_))));
         }
     }
@@ -291,7 +294,7 @@ fn without_a_matching_session_there_is_no_early_data() {
     let Setup { mut world, config, store, .. } = setup();
     let mut is_blocked = |config: &ClientConfig, name: &str| {
         let handle = world.connect_as(config.clone(), name);
-        let sent = world.endpoints[CLIENT].send(world.now, handle, message(0, 10));
+        let sent = world.nodes[CLIENT].send(world.now, handle, message(0, 10));
         matches!(sent, Err(SendError::Blocked(_)))
     };
     assert!(is_blocked(&config, "other.example"));
@@ -315,7 +318,7 @@ fn a_stolen_session_works_for_one_of_two_users() {
     let thief = begin(&mut world, &config, 1, 50);
     let stolen: Vec<Vec<u8>> = {
         let mut flight = Vec::new();
-        world.run_with(Duration::from_micros(100), &mut |_, bytes| {
+        world.run_with(Duration::from_micros(100), |_, bytes| {
             flight.push(bytes.clone());
             true
         });
@@ -325,9 +328,9 @@ fn a_stolen_session_works_for_one_of_two_users() {
         world.inject(SERVER, "10.9.9.9:1".parse().unwrap(), bytes.clone());
         world.inject(SERVER, "10.9.9.9:2".parse().unwrap(), bytes.clone());
     }
-    world.run_with(Duration::from_millis(50), &mut |_, _| true);
+    world.run_with(Duration::from_millis(50), |_, _| true);
     assert_eq!(world.delivered(), [message(0, 50)], "one of the two");
-    world.endpoints[CLIENT].close(world.now, thief, 0, "");
+    world.nodes[CLIENT].close(world.now, thief, 0, "");
     assert_eq!(store.len(), 1);
 }
 
@@ -338,7 +341,7 @@ fn server_limits_early_data_bytes() {
     let Setup { mut world, config, .. } = setup();
     let handle = begin(&mut world, &config, 2, 1_100);
     let mut flight = Vec::new();
-    world.run_with(Duration::from_micros(100), &mut |_, bytes| {
+    world.run_with(Duration::from_micros(100), |_, bytes| {
         flight.push(bytes.clone());
         true
     });
@@ -352,7 +355,7 @@ fn server_limits_early_data_bytes() {
         world.inject(SERVER, address(CLIENT), early[0].clone());
     }
     let accepted = {
-        world.run_with(Duration::from_micros(10), &mut |_, _| true);
+        world.run_with(Duration::from_micros(10), |_, _| true);
         world.all(SERVER, &Event::Accepted)[0]
     };
     assert_eq!(world.stats(SERVER, accepted).early.packets_refused, 0);
@@ -371,22 +374,22 @@ fn server_limits_early_data_bytes() {
 fn server_respects_amplification_limit_before_address_validation() {
     let Setup { mut world, config, .. } = setup();
     let handle = begin(&mut world, &config, 1, 500);
-    let before = world.sent.len();
+    let before = world.links.sent.len();
     let mut received = 0;
-    world.run_with(DELAY, &mut |_, bytes| {
+    world.run_with(DELAY, |_, bytes| {
         received += bytes.len();
         false
     });
     let accepted = world.all(SERVER, &Event::Accepted)[0];
     for _ in 0..50 {
-        world.endpoints[SERVER].send(world.now, accepted, message(0, 10_000)).unwrap();
+        world.nodes[SERVER].send(world.now, accepted, message(0, 10_000)).unwrap();
     }
     // Nothing more arrives from the client; packets already in flight are delivered.
-    world.run_with(Duration::from_secs(12), &mut |peer, _| peer == CLIENT);
-    let sent: usize = world.sent[before..]
+    world.run_with(Duration::from_secs(12), |peer, _| peer == CLIENT);
+    let sent: usize = world.links.sent[before..]
         .iter()
-        .filter(|(peer, ..)| *peer == SERVER)
-        .map(|(_, _, bytes)| bytes.len())
+        .filter(|sent| sent.from == SERVER)
+        .map(|sent| sent.bytes.len())
         .sum();
     assert!(sent > received && sent <= 3 * received, "{sent} for {received}");
     let gone = (SERVER, accepted, Event::Closed(CloseReason::HandshakeTimeout));
@@ -401,12 +404,12 @@ fn early_data_survives_a_retry() {
     let config = client(Mode::Btp, PeerTrust::Fingerprints(vec![print]), &store);
     let mut busy = server(&identity, true);
     busy.retry_threshold = 0;
-    let mut world = World::new(busy);
+    let mut world = new_world(busy);
     world.connect_and_close(config.clone());
     let handle = begin(&mut world, &config, 3, 600);
     world.run(DELAY * 3);
     assert_eq!(sorted(world.delivered()), expected(3, 600), "half a round trip after the token");
     world.run(Duration::from_millis(300));
-    assert!(world.endpoints[SERVER].endpoint_stats().retries_sent >= 2);
+    assert!(world.nodes[SERVER].endpoint_stats().retries_sent >= 2);
     assert_eq!(world.stats(CLIENT, handle).early.messages_accepted, 3);
 }

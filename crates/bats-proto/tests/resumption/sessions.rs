@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::world::{
-    CLIENT, NAME, NOW, SERVER, World, address, client, identity, server, transport,
+    CLIENT, Connections, NAME, NOW, SERVER, World, address, client, identity, new_world, server,
+    transport,
 };
 use bats_proto::{
     ClientConfig, ConnectError, ConnectionHandle, Endpoint, EndpointConfig, Event, Mode, PeerTrust,
@@ -21,7 +22,7 @@ fn is_resumed(world: &mut World, config: ClientConfig, name: &str) -> bool {
     let resumed = world.stats(CLIENT, handle).resumed;
     assert_eq!(world.stats(SERVER, accepted).resumed, resumed);
     let message = Bytes::from_static(b"data flow");
-    world.endpoints[CLIENT].send(world.now, handle, message.clone()).unwrap();
+    world.nodes[CLIENT].send(world.now, handle, message.clone()).unwrap();
     world.run(Duration::from_millis(100));
     assert_eq!(world.delivered(), [message]);
     world.end(handle);
@@ -37,7 +38,7 @@ fn sessions_resume_under_every_kind_of_trust_with_known_certificate() {
         PeerTrust::DangerousAcceptAny,
         PeerTrust::Authorities { certificates: vec![authority], unix_time: NOW },
     ] {
-        let mut world = World::new(server(&identity, false));
+        let mut world = new_world(server(&identity, false));
         let store = SessionStore::new(100);
         let config = client(Mode::Brtp, trust, &store);
         assert!(!is_resumed(&mut world, config.clone(), NAME));
@@ -46,14 +47,14 @@ fn sessions_resume_under_every_kind_of_trust_with_known_certificate() {
             assert!(is_resumed(&mut world, config.clone(), NAME));
         }
         assert_eq!(store.len(), 4, "four tickets are stored");
-        let before = world.sent.len();
+        let before = world.links.sent.len();
         let handle = world.connect(config);
         world.run(Duration::from_millis(300));
-        assert_eq!(world.endpoints[CLIENT].peer_fingerprint(handle), Some(print));
+        assert_eq!(world.nodes[CLIENT].peer_fingerprint(handle), Some(print));
         // No certificate is sent.
-        let sent = world.sent[before..].iter();
-        let long = sent.filter(|(peer, _, bytes)| *peer == SERVER && bytes[0] & 0x80 != 0);
-        let longest = long.map(|(_, _, bytes)| bytes.len()).max().unwrap();
+        let sent = world.links.sent[before..].iter();
+        let long = sent.filter(|sent| sent.from == SERVER && sent.bytes[0] & 0x80 != 0);
+        let longest = long.map(|sent| sent.bytes.len()).max().unwrap();
         assert!(longest < 600, "{longest}");
     }
 }
@@ -61,7 +62,7 @@ fn sessions_resume_under_every_kind_of_trust_with_known_certificate() {
 #[test]
 fn without_a_store_no_tickets_are_sent() {
     let (identity, print) = identity();
-    let mut world = World::new(server(&identity, true));
+    let mut world = new_world(server(&identity, true));
     let config = ClientConfig {
         trust: PeerTrust::Fingerprints(vec![print]),
         identity: None,
@@ -76,7 +77,7 @@ fn without_a_store_no_tickets_are_sent() {
 fn sessions_do_not_resume_under_another_trust_name_or_address() {
     let (identity, print) = identity();
     let authority = identity.certificate_chain[0].clone();
-    let mut world = World::new(server(&identity, false));
+    let mut world = new_world(server(&identity, false));
     let store = SessionStore::new(100);
     let any = client(Mode::Brtp, PeerTrust::DangerousAcceptAny, &store);
     assert!(!is_resumed(&mut world, any.clone(), NAME));
@@ -98,7 +99,7 @@ fn sessions_do_not_resume_under_another_trust_name_or_address() {
     // The same server at another address.
     let before = store.len();
     let elsewhere = "10.0.0.2:4001".parse().unwrap();
-    world.endpoints[CLIENT].connect(world.now, elsewhere, NAME, any).unwrap();
+    world.nodes[CLIENT].connect(world.now, elsewhere, NAME, any).unwrap();
     assert_eq!(store.len(), before, "no session was used");
 
     // A client that pins another certificate rejects this server although it has sessions with it.
@@ -122,7 +123,7 @@ fn at(config: &ClientConfig, unix_time: Duration) -> ClientConfig {
 #[test]
 fn expired_sessions_are_rejected_by_both_ends() {
     let (identity, print) = identity();
-    let mut world = World::new(server(&identity, false));
+    let mut world = new_world(server(&identity, false));
     let store = SessionStore::new(100);
     let config = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print]), &store);
     let day = Duration::from_secs(24 * 60 * 60);
@@ -143,7 +144,7 @@ fn expired_sessions_are_rejected_by_both_ends() {
 fn a_session_does_not_outlive_the_certificate() {
     let (identity, _) = identity();
     let authority = identity.certificate_chain[0].clone();
-    let mut world = World::new(server(&identity, false));
+    let mut world = new_world(server(&identity, false));
     let store = SessionStore::new(100);
     let trust = PeerTrust::Authorities { certificates: vec![authority], unix_time: NOW };
     let config = client(Mode::Brtp, trust, &store);
@@ -161,7 +162,7 @@ fn lost_sessions_or_a_new_certificate_cause_a_full_handshake() {
     let (first, print) = identity();
     let (second, other_print) = identity();
     let store = SessionStore::new(100);
-    let mut world = World::new(server(&first, false));
+    let mut world = new_world(server(&first, false));
     let config = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print]), &store);
     assert!(!is_resumed(&mut world, config.clone(), NAME));
     world.restart(server(&first, false));
@@ -179,7 +180,7 @@ fn lost_sessions_or_a_new_certificate_cause_a_full_handshake() {
 #[test]
 fn session_store_is_bounded_and_keeps_the_newest() {
     let (identity, print) = identity();
-    let mut world = World::new(server(&identity, false));
+    let mut world = new_world(server(&identity, false));
     let store = SessionStore::new(3);
     let config = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print]), &store);
     for name in ["a.example", "b.example", "c.example"] {
@@ -207,7 +208,7 @@ fn session_store_is_bounded_and_keeps_the_newest() {
 #[test]
 fn tickets_of_cleared_trust_are_not_stored() {
     let (identity, print) = identity();
-    let mut world = World::new(server(&identity, false));
+    let mut world = new_world(server(&identity, false));
     let store = SessionStore::new(100);
     let config = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print]), &store);
     let first = world.connect(config.clone());
@@ -227,12 +228,12 @@ fn tickets_of_cleared_trust_are_not_stored() {
 fn tickets_arrive_despite_loss() {
     let (identity, print) = identity();
     for seed in 0..10_u64 {
-        let mut world = World::new(server(&identity, false));
+        let mut world = new_world(server(&identity, false));
         let store = SessionStore::new(100);
         let config = client(Mode::Brtp, PeerTrust::Fingerprints(vec![print]), &store);
         world.connect(config);
         let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-        world.run_with(Duration::from_secs(5), &mut |_, _| {
+        world.run_with(Duration::from_secs(5), |_, _| {
             x ^= x << 13;
             x ^= x >> 7;
             x ^= x << 17;
@@ -247,13 +248,13 @@ fn invalid_resumption_configurations_are_rejected() {
     let (identity, print) = identity();
     let store = SessionStore::new(10);
     let trust = PeerTrust::Fingerprints(vec![print]);
-    let mut world = World::new(server(&identity, false));
+    let mut world = new_world(server(&identity, false));
     let plain = EndpointConfig { security: Security::DangerousPlain, ..EndpointConfig::default() };
     let mut plain = Endpoint::new(plain, [5; 32]).unwrap();
     let mut refused = |endpoint: Option<&mut Endpoint>, change: &dyn Fn(&mut TransportConfig)| {
         let mut config = client(Mode::Btp, trust.clone(), &store);
         change(Arc::make_mut(&mut config.transport));
-        let endpoint = endpoint.unwrap_or(&mut world.endpoints[CLIENT]);
+        let endpoint = endpoint.unwrap_or(&mut world.nodes[CLIENT]);
         let begun = endpoint.connect(world.now, address(SERVER), NAME, config);
         matches!(begun, Err(ConnectError::Configuration(_)))
     };
