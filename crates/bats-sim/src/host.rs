@@ -12,6 +12,9 @@ pub enum Host {
 }
 
 impl Host {
+    /// Both hosts, by their index.
+    pub(crate) const ALL: [Self; 2] = [Self::Client, Self::Server];
+
     /// Address of the host in the simulated network.
     pub fn address(self) -> SocketAddr {
         self.address_v4().into()

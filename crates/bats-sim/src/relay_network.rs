@@ -8,26 +8,21 @@ use std::sync::Arc;
 
 use bats_netem::{Link, LinkConfig, LinkStats, Output as LinkOutput};
 use bats_proto::relay::{LinkPolicy, RelayConfig, RelayStats};
+use bats_proto::testing::{Application, Arrival, Delivery, Links, Turn, World};
 use bats_proto::wire::flow::NodeId;
 use bats_proto::{
-    ConnectionHandle, Endpoint, EndpointConfig, Event, Input, Mode, Output, Received, ServerConfig,
-    Timestamp, TransportConfig,
+    ConnectionHandle, Endpoint, EndpointConfig, Event, Mode, ServerConfig, Timestamp, Transmit,
+    TransportConfig,
 };
 
 use crate::endpoints::{client_config, security_of};
 use crate::link_event::LinkEventKind;
-use crate::network::Datagram;
+use crate::network::{Datagram, next_of};
 
 /// Time for the links to be established.
 const SETUP_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum rounds of work at one point in virtual time; more indicate an infinite loop.
-const MAX_ROUNDS: u32 = 100_000;
-/// Maximum polls of nodes at one point in virtual time; more indicate an infinite loop.
-const MAX_POLLS: u32 = 4_000_000;
 /// The port of every node, until a NAT rebinding changes it.
 const PORT: u16 = 4_000;
-/// Maximum number of datagram buffers kept for reuse.
-const MAX_SPARE: usize = 4_096;
 
 /// Direction on a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +32,8 @@ pub enum LinkDirection {
     /// From the second node of the link to the first.
     Reverse,
 }
+
+const DIRECTIONS: [LinkDirection; 2] = [LinkDirection::Forward, LinkDirection::Reverse];
 
 /// Configuration of a [`RelayNetwork`].
 #[derive(Clone, Debug)]
@@ -59,7 +56,7 @@ pub fn node_id(index: usize) -> NodeId {
 /// Hook that may change a datagram before it is delivered; see [`RelayNetwork::tamper`].
 pub type TamperHook = Box<dyn FnMut(usize, LinkDirection, &mut Vec<u8>)>;
 
-/// An event of a datagram on a link; see [`RelayNetwork::observer`].
+/// An event of a datagram on a link; see [`RelayNetwork::observe`].
 #[derive(Clone, Copy, Debug)]
 pub struct RelayLinkEvent<'a> {
     /// Virtual time of the event.
@@ -92,39 +89,137 @@ pub type LinkObserver = Box<dyn FnMut(&RelayLinkEvent<'_>)>;
 
 /// Nodes and the links between them.
 pub struct RelayNetwork {
-    now: Timestamp,
     config: RelayNetworkConfig,
-    nodes: Vec<Endpoint>,
+    world: World<RelayLinks>,
+    neighbours: Neighbours,
+    /// Events of the nodes that the caller has not taken: (node, connection, event).
+    pub events: Vec<(usize, ConnectionHandle, Event)>,
+}
+
+/// The links between the nodes.
+struct RelayLinks {
     /// The first and second node of each link.
     edges: Vec<(usize, usize)>,
     /// Both directions of each link.
-    links: Vec<[Link<Datagram>; 2]>,
-    wake_at: Vec<Option<Timestamp>>,
-    /// The connections of both nodes of each link.
-    connections: Vec<[Option<ConnectionHandle>; 2]>,
+    pairs: Vec<[Link<Datagram>; 2]>,
     /// The ports of both nodes of each link, as the other node sees them.
     ports: Vec<[u16; 2]>,
+    tamper: Option<TamperHook>,
+    observer: Option<LinkObserver>,
+}
+
+impl RelayLinks {
+    fn observe(
+        &mut self,
+        time: Timestamp,
+        (link, side): (usize, usize),
+        (kind, ecn, payload): (LinkEventKind, u8, &[u8]),
+    ) {
+        let direction = DIRECTIONS[side];
+        if let Some(observer) = &mut self.observer {
+            observer(&RelayLinkEvent { time, link, direction, kind, ecn, payload });
+        }
+    }
+}
+
+/// Source `2 n + side` is what the node on this side of link n sends.
+impl Links for RelayLinks {
+    fn send(
+        &mut self,
+        now: Timestamp,
+        _from: usize,
+        transmit: &Transmit,
+        segment: &[u8],
+        bytes: Vec<u8>,
+    ) {
+        let (link, to) = parse(transmit.remote);
+        let side = 1 - to;
+        let fate = self.pairs[link][side].handle(now, Datagram::new(now, transmit, bytes));
+        self.observe(now, (link, side), (LinkEventKind::Sent(fate), transmit.ecn, segment));
+    }
+
+    fn receive(&mut self, now: Timestamp, source: usize) -> Arrival {
+        let (link, side) = (source / 2, source % 2);
+        let LinkOutput::Deliver(datagram) = self.pairs[link][side].poll(now) else {
+            return Arrival::Idle;
+        };
+        let Datagram { ecn, mut bytes, to, .. } = datagram;
+        if to.port() != self.ports[link][1 - side] {
+            return Arrival::Progress;
+        }
+        self.observe(now, (link, side), (LinkEventKind::Delivered, ecn, &bytes));
+        if let Some(tamper) = &mut self.tamper {
+            tamper(link, DIRECTIONS[side], &mut bytes);
+        }
+        let (first, second) = self.edges[link];
+        let remote = address(link, side, self.ports[link][side]);
+        Arrival::Delivery(Delivery {
+            to: [second, first][side],
+            remote,
+            local_ip: None,
+            ecn,
+            bytes,
+        })
+    }
+
+    fn next(&mut self, now: Timestamp) -> Option<Timestamp> {
+        next_of(self.pairs.iter_mut().flatten(), now)
+    }
+}
+
+/// Admits each neighbour to the relay when its connection is established, and routes over it.
+struct Neighbours {
+    /// The first and second node of each link.
+    edges: Vec<(usize, usize)>,
+    /// The connections of both nodes of each link.
+    connections: Vec<[Option<ConnectionHandle>; 2]>,
     /// End-to-end sessions with an event so far: (node, session).
     sessions: BTreeSet<(usize, ConnectionHandle)>,
     /// Number of links on the shortest path between each pair of nodes.
     distances: Vec<Vec<usize>>,
-    /// Polls of nodes since the virtual time last advanced.
-    polls: u32,
-    buffer: Vec<u8>,
-    spare: Vec<Vec<u8>>,
-    /// Called before each delivery, with the link, the direction and the datagram.
-    pub tamper: Option<TamperHook>,
-    /// Called for each datagram that is sent or delivered.
-    pub observer: Option<LinkObserver>,
-    /// Events of the nodes that the caller has not taken: (node, connection, event).
-    pub events: Vec<(usize, ConnectionHandle, Event)>,
+}
+
+impl Application for Neighbours {
+    fn on_event(
+        &mut self,
+        now: Timestamp,
+        (node, endpoint): (usize, &mut Endpoint),
+        handle: ConnectionHandle,
+        event: &Event,
+    ) -> bool {
+        if endpoint.remote_node(handle).is_some() {
+            self.sessions.insert((node, handle));
+            return true;
+        }
+        let side = match event {
+            Event::Accepted => 1,
+            Event::Connected => 0,
+            _ => return true,
+        };
+        let Some(remote) = endpoint.remote(handle) else { return true };
+        let (link, _) = parse(remote);
+        // A neighbour that connects again has lost the state of its old connection.
+        let old = self.connections[link][side].replace(handle).filter(|old| *old != handle);
+        assert!(endpoint.admit(handle), "an established connection");
+        let (a, b) = self.edges[link];
+        let next = if side == 0 { b } else { a };
+        for other in 0..self.distances.len() {
+            if self.distances[next][other] < self.distances[node][other] {
+                if let Some(old) = old {
+                    endpoint.remove_route(now, node_id(other), old);
+                }
+                assert!(endpoint.add_route(now, node_id(other), handle));
+            }
+        }
+        true
+    }
 }
 
 impl core::fmt::Debug for RelayNetwork {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.debug_struct("RelayNetwork")
-            .field("now", &self.now)
-            .field("nodes", &self.nodes.len())
+            .field("now", &self.world.now)
+            .field("nodes", &self.world.nodes.len())
             .finish()
     }
 }
@@ -230,9 +325,9 @@ impl RelayNetwork {
         edges: Vec<(usize, usize)>,
     ) -> Option<Self> {
         let mut network = Self::build(config, reverse, edges);
-        let end = network.now + SETUP_TIMEOUT;
+        let end = network.world.now + SETUP_TIMEOUT;
         while !network.is_established() {
-            if network.now >= end {
+            if network.world.now >= end {
                 return None;
             }
             network.step(end);
@@ -263,25 +358,25 @@ impl RelayNetwork {
                 Link::new(reverse.clone(), seed ^ 0xa7f0_0000),
             ]
         };
-        let mut network = Self {
-            now: Timestamp::from_millis(1),
-            nodes: (0..count).map(|node| endpoint(&config, node, 0)).collect(),
-            links: config.links.iter().zip(reverse).enumerate().map(link).collect(),
-            wake_at: vec![Some(Timestamp::ZERO); count],
-            connections: vec![[None; 2]; edges.len()],
+        // The nodes, and then both directions of each link.
+        let turns = (0..count).map(Turn::Node).chain((0..2 * edges.len()).map(Turn::Source));
+        let links = RelayLinks {
+            edges: edges.clone(),
+            pairs: config.links.iter().zip(reverse).enumerate().map(link).collect(),
             ports: vec![[PORT; 2]; edges.len()],
+            tamper: None,
+            observer: None,
+        };
+        let nodes = (0..count).map(|node| endpoint(&config, node, 0)).collect();
+        let world = World::new(Timestamp::from_millis(1), nodes, links, turns.collect());
+        let neighbours = Neighbours {
+            connections: vec![[None; 2]; edges.len()],
             sessions: BTreeSet::new(),
             distances: distances(count, &edges),
             edges,
-            polls: 0,
-            buffer: Vec::with_capacity(65_536),
-            spare: Vec::new(),
-            tamper: None,
-            observer: None,
-            events: Vec::new(),
-            config,
         };
-        for link in 0..network.edges.len() {
+        let mut network = Self { config, world, neighbours, events: Vec::new() };
+        for link in 0..network.neighbours.edges.len() {
             network.connect_link(link);
         }
         network
@@ -291,67 +386,39 @@ impl RelayNetwork {
     /// connection has ended.
     pub fn connect_link(&mut self, link: usize) {
         let (now, client, node) =
-            (self.now, client_config(&self.config.transport), self.edges[link].0);
-        let handle = self.nodes[node].connect(now, address(link, 1, PORT), "node", client);
-        self.connections[link][0] = Some(handle.expect("a valid configuration"));
+            (self.world.now, client_config(&self.config.transport), self.neighbours.edges[link].0);
+        let handle = self.world.nodes[node].connect(now, address(link, 1, PORT), "node", client);
+        self.neighbours.connections[link][0] = Some(handle.expect("a valid configuration"));
         self.wake(node);
     }
 
     /// Whether all links have an established connection on both sides.
     pub fn is_established(&self) -> bool {
-        self.edges.iter().zip(&self.connections).all(|(&(a, b), ends)| {
+        self.neighbours.edges.iter().zip(&self.neighbours.connections).all(|(&(a, b), ends)| {
             [a, b].into_iter().zip(ends).all(|(node, handle)| {
                 handle.is_some_and(|handle| {
-                    let stats = self.nodes[node].stats(self.now, handle);
+                    let stats = self.world.nodes[node].stats(self.world.now, handle);
                     stats.is_some_and(|stats| stats.established.is_some())
                 })
             })
         })
     }
 
-    /// Admits a neighbour to the relay when its connection is established, and routes over it.
-    fn on_event(&mut self, node: usize, handle: ConnectionHandle, event: &Event) {
-        let (now, endpoint) = (self.now, &mut self.nodes[node]);
-        if endpoint.remote_node(handle).is_some() {
-            self.sessions.insert((node, handle));
-            return;
-        }
-        let side = match event {
-            Event::Accepted => 1,
-            Event::Connected => 0,
-            _ => return,
-        };
-        let Some(remote) = endpoint.remote(handle) else { return };
-        let (link, _) = parse(remote);
-        // A neighbour that connects again has lost the state of its old connection.
-        let old = self.connections[link][side].replace(handle).filter(|old| *old != handle);
-        assert!(endpoint.admit(handle), "an established connection");
-        let (a, b) = self.edges[link];
-        let next = if side == 0 { b } else { a };
-        for other in 0..self.distances.len() {
-            if self.distances[next][other] < self.distances[node][other] {
-                if let Some(old) = old {
-                    endpoint.remove_route(now, node_id(other), old);
-                }
-                assert!(endpoint.add_route(now, node_id(other), handle));
-            }
-        }
-    }
-
     /// Restarts a node, which loses all state. Its neighbours and the node connect again.
     pub fn restart(&mut self, node: usize) {
-        self.nodes[node] = endpoint(&self.config, node, self.now.as_micros() as u8 | 1);
-        for link in 0..self.edges.len() {
-            let (a, b) = self.edges[link];
+        self.world.nodes[node] = endpoint(&self.config, node, self.world.now.as_micros() as u8 | 1);
+        for link in 0..self.neighbours.edges.len() {
+            let (a, b) = self.neighbours.edges[link];
             if a != node && b != node {
                 continue;
             }
-            let (now, ends) = (self.now, core::mem::take(&mut self.connections[link]));
+            let (now, ends) =
+                (self.world.now, core::mem::take(&mut self.neighbours.connections[link]));
             // The first node of a link connects, so it closes its old connection first.
             if b == node
                 && let Some(handle) = ends[0]
             {
-                self.nodes[a].close(now, handle, 0, "the neighbour was restarted");
+                self.world.nodes[a].close(now, handle, 0, "the neighbour was restarted");
             }
             self.connect_link(link);
         }
@@ -365,33 +432,33 @@ impl RelayNetwork {
 
     /// Starts an end-to-end session in this mode from node 0 to the last node.
     pub fn connect_ends_in(&mut self, mode: Mode) -> ConnectionHandle {
-        let last = node_id(self.nodes.len() - 1);
-        let (now, mut client) = (self.now, client_config(&self.config.transport));
+        let last = node_id(self.world.nodes.len() - 1);
+        let (now, mut client) = (self.world.now, client_config(&self.config.transport));
         client.transport = Arc::new(TransportConfig { mode, ..self.config.transport.clone() });
-        let handle = self.nodes[0].connect_across(now, last, "end", client);
+        let handle = self.world.nodes[0].connect_across(now, last, "end", client);
         self.wake(0);
         handle.expect("a valid configuration")
     }
 
     /// The virtual time.
     pub fn now(&self) -> Timestamp {
-        self.now
+        self.world.now
     }
 
     /// The endpoint of a node. Call [`RelayNetwork::wake`] after changing it.
     pub fn node(&mut self, node: usize) -> &mut Endpoint {
-        &mut self.nodes[node]
+        &mut self.world.nodes[node]
     }
 
     /// Index of the last node.
     pub fn last(&self) -> usize {
-        self.nodes.len() - 1
+        self.world.nodes.len() - 1
     }
 
     /// The connection of the first node of a link to the second. In a chain, link `n` connects node
     /// `n` to node `n + 1`.
     pub fn link_connection(&self, link: usize) -> Option<ConnectionHandle> {
-        self.connections[link][0]
+        self.neighbours.connections[link][0]
     }
 
     /// Sets what the packets of the first node of a link may do at the second.
@@ -400,15 +467,15 @@ impl RelayNetwork {
     ///
     /// If the link is not established.
     pub fn set_policy(&mut self, link: usize, policy: LinkPolicy) {
-        let (node, handle) = (self.edges[link].1, self.connections[link][1]);
+        let (node, handle) = (self.neighbours.edges[link].1, self.neighbours.connections[link][1]);
         let handle = handle.expect("a connection");
-        assert!(self.nodes[node].admit_with(handle, policy), "an established link");
+        assert!(self.world.nodes[node].admit_with(handle, policy), "an established link");
         self.wake(node);
     }
 
     /// The link to which this connection of its first node belongs.
     pub fn link_of(&self, node: usize, handle: ConnectionHandle) -> Option<usize> {
-        let ends = self.edges.iter().zip(&self.connections);
+        let ends = self.neighbours.edges.iter().zip(&self.neighbours.connections);
         ends.enumerate()
             .find(|(_, (edge, ends))| edge.0 == node && ends[0] == Some(handle))
             .map(|(link, _)| link)
@@ -416,188 +483,63 @@ impl RelayNetwork {
 
     /// Whether this handle is or was an end-to-end session.
     pub fn is_session(&self, node: usize, handle: ConnectionHandle) -> bool {
-        self.sessions.contains(&(node, handle))
+        self.neighbours.sessions.contains(&(node, handle))
     }
 
     /// NAT rebinding: changes the port of the first node of a link. Datagrams in flight to the old
     /// port are lost.
     pub fn rebind(&mut self, link: usize, port: u16) {
-        self.ports[link][0] = port;
+        self.world.links.ports[link][0] = port;
     }
 
     /// Schedules a node to be polled now, after its endpoint was changed.
     pub fn wake(&mut self, node: usize) {
-        self.wake_at[node] = Some(self.now);
+        self.world.wake(node);
     }
 
     /// Relay counters of a node.
     pub fn relay_stats(&self, node: usize) -> RelayStats {
-        self.nodes[node].relay_stats().unwrap_or_default()
+        self.world.nodes[node].relay_stats().unwrap_or_default()
     }
 
     /// Counters of the forward direction of a link.
     pub fn link_stats(&self, link: usize) -> LinkStats {
-        self.links[link][0].stats()
+        self.world.links.pairs[link][0].stats()
     }
 
     /// Changes the configuration of both directions of a link.
     pub fn set_link(&mut self, link: usize, config: &LinkConfig) {
-        for each in &mut self.links[link] {
-            each.set_config(self.now, config.clone());
+        for each in &mut self.world.links.pairs[link] {
+            each.set_config(self.world.now, config.clone());
         }
     }
 
     /// Changes the configuration of one direction of a link.
     pub fn set_direction(&mut self, link: usize, direction: LinkDirection, config: LinkConfig) {
-        self.links[link][usize::from(direction == LinkDirection::Reverse)]
-            .set_config(self.now, config);
+        self.world.links.pairs[link][usize::from(direction == LinkDirection::Reverse)]
+            .set_config(self.world.now, config);
     }
 
     /// Bytes in the queue of one direction of a link.
     pub fn queue_bytes(&mut self, link: usize, direction: LinkDirection) -> usize {
-        self.links[link][usize::from(direction == LinkDirection::Reverse)].queue_bytes(self.now)
+        self.world.links.pairs[link][usize::from(direction == LinkDirection::Reverse)]
+            .queue_bytes(self.world.now)
+    }
+
+    /// Calls this before each delivery, with the link, the direction and the datagram.
+    pub fn tamper(&mut self, hook: TamperHook) {
+        self.world.links.tamper = Some(hook);
+    }
+
+    /// Calls this for each datagram that is sent or delivered.
+    pub fn observe(&mut self, observer: LinkObserver) {
+        self.world.links.observer = Some(observer);
     }
 
     /// Advances virtual time until `events` grows (returns true) or until `until` (returns false).
     pub fn step(&mut self, until: Timestamp) -> bool {
-        loop {
-            if self.process_due() {
-                return true;
-            }
-            let now = self.now;
-            let links = self.links.iter_mut().flatten().filter_map(|link| match link.poll(now) {
-                LinkOutput::Timeout(at) => at,
-                LinkOutput::Deliver(_) => None,
-            });
-            match links.chain(self.wake_at.iter().copied().flatten()).min() {
-                Some(at) if at <= until => {
-                    self.polls = if at > self.now { 0 } else { self.polls };
-                    self.now = at.max(self.now);
-                }
-                _ => {
-                    self.polls = if until > self.now { 0 } else { self.polls };
-                    self.now = until;
-                    return false;
-                }
-            }
-        }
-    }
-
-    /// Does all work that is due now. True if an event was added.
-    fn process_due(&mut self) -> bool {
-        let before = self.events.len();
-        let mut rounds = 0;
-        loop {
-            rounds += 1;
-            assert!(
-                rounds < MAX_ROUNDS,
-                "virtual time does not advance at {:?}: infinite loop",
-                self.now
-            );
-            let mut idle = true;
-            for node in 0..self.nodes.len() {
-                if self.wake_at[node].is_some_and(|at| at <= self.now) {
-                    idle = false;
-                    self.nodes[node].handle(self.now, Input::Timeout);
-                    self.drive(node);
-                }
-            }
-            for index in 0..self.links.len() {
-                for (side, direction) in
-                    [LinkDirection::Forward, LinkDirection::Reverse].into_iter().enumerate()
-                {
-                    while let LinkOutput::Deliver(mut datagram) =
-                        self.links[index][side].poll(self.now)
-                    {
-                        idle = false;
-                        if datagram.to.port() != self.ports[index][1 - side] {
-                            continue;
-                        }
-                        let to = match direction {
-                            LinkDirection::Forward => self.edges[index].1,
-                            LinkDirection::Reverse => self.edges[index].0,
-                        };
-                        if let Some(observer) = &mut self.observer {
-                            observer(&RelayLinkEvent {
-                                time: self.now,
-                                link: index,
-                                direction,
-                                kind: LinkEventKind::Delivered,
-                                ecn: datagram.ecn,
-                                payload: &datagram.bytes,
-                            });
-                        }
-                        if let Some(tamper) = &mut self.tamper {
-                            tamper(index, direction, &mut datagram.bytes);
-                        }
-                        let received = Received {
-                            remote: address(index, side, self.ports[index][side]),
-                            local_ip: None,
-                            ecn: datagram.ecn,
-                            payload: &mut datagram.bytes,
-                        };
-                        self.nodes[to].handle(self.now, Input::Datagram(received));
-                        if self.spare.len() < MAX_SPARE {
-                            self.spare.push(datagram.bytes);
-                        }
-                        self.drive(to);
-                    }
-                }
-            }
-            if idle {
-                return self.events.len() > before;
-            }
-        }
-    }
-
-    fn drive(&mut self, node: usize) {
-        loop {
-            self.polls += 1;
-            assert!(
-                self.polls < MAX_POLLS,
-                "virtual time does not advance at {:?}: node {node} is polled without end",
-                self.now
-            );
-            match self.nodes[node].poll(self.now, &mut self.buffer) {
-                Output::Transmit(transmit) => {
-                    let (link, to) = parse(transmit.remote);
-                    let side = 1 - to;
-                    for segment in self.buffer[..transmit.len].chunks(transmit.segment_size) {
-                        let mut bytes = self.spare.pop().unwrap_or_default();
-                        bytes.clear();
-                        bytes.extend_from_slice(segment);
-                        let datagram = Datagram {
-                            bytes,
-                            ecn: transmit.ecn,
-                            sent: self.now,
-                            to: transmit.remote,
-                        };
-                        let fate = self.links[link][side].handle(self.now, datagram);
-                        if let Some(observer) = &mut self.observer {
-                            observer(&RelayLinkEvent {
-                                time: self.now,
-                                link,
-                                direction: if side == 0 {
-                                    LinkDirection::Forward
-                                } else {
-                                    LinkDirection::Reverse
-                                },
-                                kind: LinkEventKind::Sent(fate),
-                                ecn: transmit.ecn,
-                                payload: segment,
-                            });
-                        }
-                    }
-                }
-                Output::Event(handle, event) => {
-                    self.on_event(node, handle, &event);
-                    self.events.push((node, handle, event));
-                }
-                Output::Timeout(at) => {
-                    self.wake_at[node] = at;
-                    return;
-                }
-            }
-        }
+        let has_event = self.world.step(until, &mut self.neighbours);
+        self.events.append(&mut self.world.events);
+        has_event
     }
 }

@@ -71,7 +71,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn go(&mut self) {
         let sent = Rc::clone(&self.sent);
-        self.network.observer = Some(Box::new(move |event| {
+        self.network.observe(Box::new(move |event| {
             let is_sent = matches!(event.kind, LinkEventKind::Sent(_));
             if is_sent && event.link == 0 && event.direction == LinkDirection::Forward {
                 *sent.borrow_mut() += 1;

@@ -302,7 +302,7 @@ impl Relayed {
         let mut network = RelayNetwork::build(config, &back, nodes.edges.clone());
         let monitor = Rc::new(RefCell::new(RelayMonitor::new(nodes, trace)));
         let recording = monitor.clone();
-        network.observer = Some(Box::new(move |event| {
+        network.observe(Box::new(move |event| {
             if let (Some(capture), LinkEventKind::Sent(_)) = (&mut capture, event.kind) {
                 capture.record_datagram(event.time, event.addresses(), event.ecn, event.payload);
             }

@@ -129,7 +129,7 @@ pub(crate) fn run(case: &Case, directory: &Path) -> Exchange {
     let capture = Rc::new(RefCell::new(Some(Capture::new(Box::new(file), 1 << 30).unwrap())));
     let (recording, at_server) = (capture.clone(), edges(case.topology));
     let last = at_server.iter().map(|edge| edge.1).max().unwrap();
-    net.observer = Some(Box::new(move |event| {
+    net.observe(Box::new(move |event| {
         let is_here = at_server[event.link].1 == last;
         // The datagrams that the server receives and sends.
         let is_seen = match event.direction {

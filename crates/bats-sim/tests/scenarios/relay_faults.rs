@@ -25,7 +25,7 @@ fn polluted_symbols_are_counted_discarded_and_repaired() {
     let mut count = 0_u64;
     let (polluted, interval) = (std::rc::Rc::new(std::cell::Cell::new(0)), 1_000);
     let counter = polluted.clone();
-    network.tamper = Some(Box::new(move |link, direction, bytes| {
+    network.tamper(Box::new(move |link, direction, bytes| {
         if link != 1 || direction != LinkDirection::Forward {
             return;
         }
@@ -60,7 +60,7 @@ fn forged_and_replayed_packets_change_no_relay_state() {
     let mut network = RelayNetwork::new(run.network_config());
     let seen = std::rc::Rc::new(std::cell::RefCell::new(Vec::<Vec<u8>>::new()));
     let copies = seen.clone();
-    network.tamper = Some(Box::new(move |link, direction, bytes| {
+    network.tamper(Box::new(move |link, direction, bytes| {
         if link == 1 && direction == LinkDirection::Forward && copies.borrow().len() < 200 {
             copies.borrow_mut().push(bytes.clone());
         }

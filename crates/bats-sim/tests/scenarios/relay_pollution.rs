@@ -36,7 +36,7 @@ struct Pollution {
 fn pollute(network: &mut RelayNetwork, pollution: Pollution) -> Rc<Counter<u64>> {
     let polluted = Rc::new(Counter::new(0));
     let (mut count, counter) = (0_u64, polluted.clone());
-    network.tamper = Some(Box::new(move |link, direction, bytes| {
+    network.tamper(Box::new(move |link, direction, bytes| {
         if link != POLLUTED_LINK || direction != LinkDirection::Forward {
             return;
         }
