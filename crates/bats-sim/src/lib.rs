@@ -10,6 +10,7 @@ pub mod delay_histogram;
 mod endpoints;
 pub mod fairness;
 pub mod figures;
+pub mod flow_links;
 pub mod flows;
 pub mod generate;
 pub mod hops;

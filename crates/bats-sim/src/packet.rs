@@ -65,18 +65,20 @@ impl Payload for Body {
     }
 }
 
-/// A packet of one of several flows. `P` is the network's routing state of the packet.
+/// A packet of one of several flows.
 #[derive(Clone, Debug)]
-pub struct Packet<P = ()> {
+pub struct Packet {
     /// Index of the flow.
     pub flow: usize,
-    /// Where the packet is on its route.
-    pub position: P,
+    /// Whether it goes in the direction of the flow's data.
+    pub is_data: bool,
+    /// Number of links of its route that it has entered.
+    pub position: usize,
     /// Content.
     pub body: Body,
 }
 
-impl<W: Clone> Payload for Packet<W> {
+impl Payload for Packet {
     fn len(&self) -> usize {
         self.body.len()
     }
@@ -116,7 +118,8 @@ mod tests {
             body.corrupt(0, 1);
             assert!(matches!(body, Body::Corrupted(_)) && body.len() == len, "{body:?}");
         }
-        let packet = Packet { flow: 7, position: (), body: Body::datagram(vec![0], 2) };
+        let body = Body::datagram(vec![0], 2);
+        let packet = Packet { flow: 7, is_data: true, position: 0, body };
         assert!(packet.flow() == 7 && packet.is_ect());
         let mut without_ecn = Body::datagram(vec![0], 0);
         without_ecn.mark();

@@ -2,16 +2,16 @@
 
 use core::time::Duration;
 
-use bats_netem::{Link, LinkConfig, LinkStats, Output as LinkOutput, Payload};
+use bats_netem::{Link, LinkConfig, LinkStats};
+use bats_proto::testing::Application;
 use bats_proto::{
-    CongestionAlgorithm, ConnectionHandle, ConnectionStats, Endpoint, Event, Input, Output,
-    Received, Timestamp, TransportConfig,
+    CongestionAlgorithm, ConnectionHandle, ConnectionStats, Endpoint, Event, Timestamp,
+    TransportConfig,
 };
 use bytes::Bytes;
 
-use crate::endpoints::{client_config, endpoints};
-use crate::host::Host;
-use crate::packet::{Body, Packet};
+use crate::endpoints::endpoints;
+use crate::flow_links::{self, FlowLinks, FlowWorld, TICK, Tcp};
 use crate::tcp;
 
 /// Protocol of a flow.
@@ -78,239 +78,124 @@ impl SharedLink {
     }
 }
 
-/// A BRTP transfer. It has two endpoints of its own, so that its packets can be identified.
-struct Brtp {
-    endpoints: [Endpoint; 2],
-    wake_at: [Option<Timestamp>; 2],
-    client: ConnectionHandle,
-    received: u64,
-}
-
-struct Tcp {
-    sender: tcp::Sender,
-    receiver: tcp::Receiver,
-}
-
-enum Active {
-    Brtp(Box<Brtp>),
-    Tcp(Box<Tcp>),
-}
-
 /// Message size in bytes.
 const MESSAGE: usize = 16 << 10;
 
 struct Run<'a> {
     shared: &'a SharedLink,
-    now: Timestamp,
-    links: [Link<Packet>; 2],
-    flows: Vec<Option<Active>>,
-    link_bytes: Vec<u64>,
+    world: FlowWorld,
+    transfers: Transfers,
+    has_started: Vec<bool>,
+}
+
+/// The applications: the clients of BRTP send as much as they can, the servers count.
+struct Transfers {
     message: Bytes,
-    buffer: Vec<u8>,
+    clients: Vec<Option<ConnectionHandle>>,
+    received: Vec<u64>,
+}
+
+impl Application<Option<Endpoint>> for Transfers {
+    fn on_event(
+        &mut self,
+        now: Timestamp,
+        (node, endpoint): (usize, &mut Option<Endpoint>),
+        handle: ConnectionHandle,
+        event: &Event,
+    ) -> bool {
+        let (Some(endpoint), flow) = (endpoint, node / 2) else { return false };
+        match (node % 2, event) {
+            (0, Event::Connected | Event::Writable) => {
+                while endpoint.send(now, handle, self.message.clone()).is_ok() {}
+            }
+            (1, Event::Readable) => {
+                while let Some(got) = endpoint.recv(now, handle) {
+                    self.received[flow] += got.len() as u64;
+                }
+            }
+            _ => {}
+        }
+        false
+    }
 }
 
 impl<'a> Run<'a> {
     fn new(shared: &'a SharedLink) -> Self {
         let count = shared.flows.len();
         let links = [(&shared.up, 0x51), (&shared.down, 0xd0)];
+        let links = links.map(|(link, salt)| Link::new(link.clone(), shared.seed ^ salt)).into();
+        let flows = (0..count).map(|_| flow_links::Flow::new([vec![0], vec![1]])).collect();
+        let (clients, received) = (vec![None; count], vec![0; count]);
         Self {
             shared,
-            now: Timestamp::from_millis(1),
-            links: links.map(|(link, salt)| Link::new(link.clone(), shared.seed ^ salt)),
-            flows: (0..count).map(|_| None).collect(),
-            link_bytes: vec![0; count],
-            message: vec![0; MESSAGE].into(),
-            buffer: Vec::with_capacity(65_536),
+            world: FlowLinks::world(Timestamp::from_millis(1), links, flows, 0..2),
+            transfers: Transfers { message: vec![0; MESSAGE].into(), clients, received },
+            has_started: vec![false; count],
         }
     }
 
     fn go(&mut self) -> Vec<SharedLinkSample> {
-        let start = self.now;
+        let start = self.world.now;
         let end = start + self.shared.duration;
         let (mut samples, mut due) = (Vec::new(), start);
-        while self.now < end {
-            for index in 0..self.flows.len() {
-                if self.flows[index].is_none() && start + self.shared.flows[index].start <= self.now
-                {
+        while self.world.now < end {
+            for index in 0..self.shared.flows.len() {
+                let at = start + self.shared.flows[index].start;
+                if !self.has_started[index] && at <= self.world.now {
                     self.start_flow(index);
                 }
             }
-            self.process_due();
-            if due <= self.now {
+            self.world.round(&mut self.transfers);
+            if due <= self.world.now {
                 samples.push(self.sample(start));
                 due += SharedLink::SAMPLE;
             }
-            let event = self.next_event();
-            let waiting = self.shared.flows.iter().zip(&self.flows);
-            let starts =
-                waiting.filter(|(_, active)| active.is_none()).map(|(f, _)| start + f.start);
+            let event = self.world.next();
+            let waiting = self.shared.flows.iter().zip(&self.has_started);
+            let starts = waiting.filter(|(_, has)| !**has).map(|(flow, _)| start + flow.start);
             let next = starts.chain(event).chain([due, end]).min().unwrap_or(end);
-            // All work that was due is done, so virtual time advances by at least 1 ns.
-            self.now = next.max(self.now + Duration::from_nanos(1)).min(end);
+            // All work that was due is done, so virtual time advances.
+            self.world.advance(next.max(self.world.now + TICK).min(end));
         }
         samples
     }
 
     fn start_flow(&mut self, index: usize) {
+        self.has_started[index] = true;
         let seed = self.shared.seed.wrapping_add(1_000 * index as u64);
-        let active = match self.shared.flows[index].kind {
+        let now = self.world.now;
+        let traffic = match self.shared.flows[index].kind {
             Kind::Brtp(congestion) => {
                 let transport = TransportConfig { congestion, ..TransportConfig::default() };
-                let mut endpoints = endpoints(&transport, seed);
-                let config = client_config(&transport);
-                let client = endpoints[0]
-                    .connect(self.now, Host::Server.address(), "server", config)
-                    .expect("a valid configuration");
-                let wake_at = [Some(self.now); 2];
-                Active::Brtp(Box::new(Brtp { endpoints, wake_at, client, received: 0 }))
+                let ends = endpoints(&transport, seed);
+                let handle = flow_links::connect(&mut self.world, index, ends, &transport);
+                self.transfers.clients[index] = Some(handle.expect("a valid configuration"));
+                return;
             }
-            Kind::TcpCubic => Self::tcp(Box::new(tcp::cubic::Cubic::default())),
-            Kind::TcpBbr => Self::tcp(Box::new(tcp::bbr::Bbr::new(seed as usize % 7))),
+            Kind::TcpCubic => Tcp::new(tcp::Sender::new(Box::<tcp::cubic::Cubic>::default())),
+            Kind::TcpBbr => {
+                let control = Box::new(tcp::bbr::Bbr::new(seed as usize % 7));
+                Tcp::new(tcp::Sender::new(control))
+            }
         };
-        self.flows[index] = Some(active);
-    }
-
-    fn tcp(control: Box<dyn tcp::Control>) -> Active {
-        let receiver = tcp::Receiver::default();
-        Active::Tcp(Box::new(Tcp { sender: tcp::Sender::new(control), receiver }))
-    }
-
-    /// Does all work that is due now.
-    fn process_due(&mut self) {
-        for index in 0..self.flows.len() {
-            match &mut self.flows[index] {
-                Some(Active::Brtp(brtp)) => {
-                    for host in 0..2 {
-                        if brtp.wake_at[host].is_some_and(|at| at <= self.now) {
-                            brtp.endpoints[host].handle(self.now, Input::Timeout);
-                            let work = (&mut self.links, &mut self.buffer, &self.message);
-                            brtp.drive(self.now, index, host, work);
-                        }
-                    }
-                }
-                Some(Active::Tcp(tcp)) => tcp.settle(self.now, index, &mut self.links),
-                None => {}
-            }
-        }
-        for direction in 0..2 {
-            while let LinkOutput::Deliver(packet) = self.links[direction].poll(self.now) {
-                self.deliver(direction, packet);
-            }
-        }
-    }
-
-    fn deliver(&mut self, direction: usize, packet: Packet) {
-        let Packet { flow, body, .. } = packet;
-        if direction == 0 {
-            self.link_bytes[flow] += body.len() as u64;
-        }
-        match (&mut self.flows[flow], body) {
-            (Some(Active::Brtp(brtp)), Body::Datagram { mut bytes, ecn, .. }) => {
-                let remote = if direction == 0 { Host::Client } else { Host::Server };
-                let received =
-                    Received { remote: remote.address(), local_ip: None, ecn, payload: &mut bytes };
-                // Direction 0 leads from host 0 (client) to host 1 (server).
-                let host = 1 - direction;
-                brtp.endpoints[host].handle(self.now, Input::Datagram(received));
-                let work = (&mut self.links, &mut self.buffer, &self.message);
-                brtp.drive(self.now, flow, host, work);
-            }
-            (Some(Active::Tcp(tcp)), Body::Segment(segment)) => {
-                if let Some(ack) = tcp.receiver.on_segment(self.now, segment) {
-                    let body = Body::Ack(ack);
-                    self.links[1].handle(self.now, Packet { flow, position: (), body });
-                }
-            }
-            (Some(Active::Tcp(tcp)), Body::Ack(ack)) => {
-                tcp.sender.on_ack(self.now, &ack);
-                tcp.send(self.now, flow, &mut self.links[0]);
-            }
-            _ => {}
-        }
-    }
-
-    fn next_event(&mut self) -> Option<Timestamp> {
-        let now = self.now;
-        let links = self.links.iter_mut().filter_map(|link| match link.poll(now) {
-            LinkOutput::Timeout(at) => at,
-            LinkOutput::Deliver(_) => None,
-        });
-        let timers = self.flows.iter().flatten().flat_map(|active| match active {
-            Active::Brtp(brtp) => brtp.wake_at,
-            Active::Tcp(tcp) => [tcp.sender.next_timer(), tcp.receiver.next_timer()],
-        });
-        links.chain(timers.flatten()).min()
+        self.world.links.start(now, index, traffic);
     }
 
     fn sample(&mut self, start: Timestamp) -> SharedLinkSample {
-        let now = self.now;
+        let FlowWorld { now, nodes, links, .. } = &mut self.world;
         // Asking for the queue length updates its integral over time.
-        self.links[0].queue_bytes(now);
-        let received = self.flows.iter().map(|active| match active {
-            Some(Active::Brtp(brtp)) => brtp.received,
-            Some(Active::Tcp(tcp)) => tcp.receiver.in_order() * tcp::SEGMENT,
-            None => 0,
-        });
-        let received = received.collect();
-        let senders = self.flows.iter_mut().map(|active| match active {
-            Some(Active::Brtp(brtp)) => brtp.endpoints[0].stats(now, brtp.client),
-            _ => None,
-        });
+        links.all[0].queue_bytes(*now);
+        let received = self.transfers.received.iter().zip(links.flows());
+        let clients = self.transfers.clients.iter().enumerate();
+        let sender = |(flow, client): (usize, &Option<ConnectionHandle>)| {
+            nodes[2 * flow].as_ref()?.stats(*now, (*client)?)
+        };
         SharedLinkSample {
-            time: now - start,
-            link_bytes: self.link_bytes.clone(),
-            received,
-            senders: senders.collect(),
-            link: self.links[0].stats(),
-        }
-    }
-}
-
-type Work<'a> = (&'a mut [Link<Packet>; 2], &'a mut Vec<u8>, &'a Bytes);
-
-impl Brtp {
-    /// Polls endpoint `host` (0 sends, 1 receives) until it has no more output.
-    fn drive(&mut self, now: Timestamp, flow: usize, host: usize, work: Work<'_>) {
-        let (links, buffer, message) = work;
-        loop {
-            match self.endpoints[host].poll(now, buffer) {
-                Output::Transmit(transmit) => {
-                    for segment in buffer[..transmit.len].chunks(transmit.segment_size) {
-                        let body = Body::datagram(segment.to_vec(), transmit.ecn);
-                        links[host].handle(now, Packet { flow, position: (), body });
-                    }
-                }
-                Output::Event(handle, event) => match (host, event) {
-                    (0, Event::Connected | Event::Writable) => {
-                        while self.endpoints[0].send(now, handle, message.clone()).is_ok() {}
-                    }
-                    (1, Event::Readable) => {
-                        while let Some(got) = self.endpoints[1].recv(now, handle) {
-                            self.received += got.len() as u64;
-                        }
-                    }
-                    _ => {}
-                },
-                Output::Timeout(at) => {
-                    self.wake_at[host] = at;
-                    return;
-                }
-            }
-        }
-    }
-}
-
-impl Tcp {
-    fn settle(&mut self, now: Timestamp, flow: usize, links: &mut [Link<Packet>; 2]) {
-        if let Some(ack) = self.receiver.poll(now) {
-            links[1].handle(now, Packet { flow, position: (), body: Body::Ack(ack) });
-        }
-        self.send(now, flow, &mut links[0]);
-    }
-
-    fn send(&mut self, now: Timestamp, flow: usize, link: &mut Link<Packet>) {
-        while let Some(segment) = self.sender.poll(now) {
-            link.handle(now, Packet { flow, position: (), body: Body::Segment(segment) });
+            time: *now - start,
+            received: received.map(|(bytes, flow)| bytes + flow.received()).collect(),
+            link_bytes: links.flows().iter().map(|flow| flow.link_bytes).collect(),
+            senders: clients.map(sender).collect(),
+            link: links.all[0].stats(),
         }
     }
 }

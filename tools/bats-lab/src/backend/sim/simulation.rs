@@ -160,17 +160,14 @@ impl Simulation {
                 }
                 found
             }
-            Topology::Mesh(mesh) => {
-                mesh.step(until);
-                std::mem::take(&mut mesh.events)
-            }
+            Topology::Mesh(mesh) => mesh.step(until),
         }
     }
 
     /// UDP datagrams that have arrived: flow and bytes.
     pub(super) fn datagrams(&mut self) -> Vec<(usize, Vec<u8>)> {
         match &mut self.topology {
-            Topology::Mesh(mesh) => mesh.datagrams.drain(..).collect(),
+            Topology::Mesh(mesh) => mesh.datagrams(),
             Topology::Chain(_) | Topology::Line(_) => Vec::new(),
         }
     }
