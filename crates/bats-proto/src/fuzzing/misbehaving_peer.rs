@@ -95,7 +95,7 @@ pub fn forger_run(data: &[u8]) -> MisbehavingPeerReport {
 /// Updates `seen` from the headers of datagrams in flight or delivered.
 fn observe(world: &World, to: usize, seen: &mut [Seen; 2]) {
     let side = &world.sides[to];
-    for datagram in side.history.iter().rev().take(4).chain(&side.in_flight) {
+    for datagram in side.history.iter().rev().take(4).chain(&world.world.links.to[to]) {
         let Some(header) = ShortHeader::decode(datagram) else { continue };
         let pn = u64::from(header.packet_number);
         seen[to].destination = seen[to].destination.or(Some(header.destination));
@@ -135,7 +135,7 @@ pub fn misbehaving_client_run(data: &[u8]) -> MisbehavingPeerReport {
             3 if kind & 8 == 0 => world.receive(SERVER),
             3 => {
                 // A valid acknowledgement now and then keeps the connection open.
-                if let Some(datagram) = honest_ack(&mut client, world.now) {
+                if let Some(datagram) = honest_ack(&mut client, world.now()) {
                     world.deliver(SERVER, datagram, address(CLIENT));
                 }
             }
@@ -161,7 +161,7 @@ pub fn misbehaving_client_run(data: &[u8]) -> MisbehavingPeerReport {
     }
     assert!(!requires_psk || !client.has_heard(), "a server in PSK mode answers nothing");
     assert_eq!(
-        world.sides[SERVER].endpoint.connection_count(),
+        world.world.nodes[SERVER].connection_count(),
         0,
         "the idle time-out ends a connection"
     );
@@ -179,7 +179,7 @@ fn honest_ack(client: &mut MisbehavingClient, now: Timestamp) -> Option<Vec<u8>>
 }
 
 fn learn(world: &mut World, client: &mut MisbehavingClient) {
-    for datagram in core::mem::take(&mut world.sides[CLIENT].in_flight) {
+    for datagram in core::mem::take(&mut world.world.links.to[CLIENT]) {
         client.learn(&datagram);
     }
 }

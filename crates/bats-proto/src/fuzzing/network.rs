@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use super::script::Script;
 use super::world::{CLIENT, SERVER, Side, World, WorldConfig, address};
+use crate::endpoint::Endpoint;
 
 /// Maximum number of steps of a script; further ones are ignored.
 const MAX_STEPS: usize = 600;
@@ -53,23 +54,23 @@ pub fn network_run(data: &[u8]) -> NetworkReport {
 }
 
 fn states(world: &World) -> String {
-    let state = |side: &Side| {
-        let stats = side.handle.and_then(|handle| side.endpoint.stats(world.now, handle));
+    let state = |(side, node): (&Side, &Endpoint)| {
+        let stats = side.handle.and_then(|handle| node.stats(world.now(), handle));
         let (sent, received) = (side.sent.len(), side.received.len());
         format!("sent {sent}, received {received}, closed {:?}, {stats:?}\n", side.closed)
     };
-    world.sides.iter().map(state).collect()
+    world.sides.iter().zip(&world.world.nodes).map(state).collect()
 }
 
 fn step(world: &mut World, [kind, a, b, c]: [u8; 4], bytes: &mut [usize; 2]) {
     let to = usize::from(a & 1);
     let number = usize::from(u16::from_be_bytes([b, c]));
-    let in_flight = &mut world.sides[to].in_flight;
+    let in_flight = &mut world.world.links.to[to];
     let index = usize::from(a >> 1) % in_flight.len().max(1);
     match kind % 16 {
         0..=2 => {
             for _ in 0..=b % 16 {
-                let Some(datagram) = world.sides[to].in_flight.pop_front() else { break };
+                let Some(datagram) = world.world.links.to[to].pop_front() else { break };
                 world.deliver(to, datagram, address(1 - to));
             }
         }
@@ -125,7 +126,8 @@ fn step(world: &mut World, [kind, a, b, c]: [u8; 4], bytes: &mut [usize; 2]) {
             match (b, c, world.sides[to].handle) {
                 (254, 254, _) => world.finish(to),
                 (255, 255, Some(handle)) => {
-                    world.sides[to].endpoint.close(world.now, handle, 7, "enough");
+                    let now = world.now();
+                    world.world.nodes[to].close(now, handle, 7, "enough");
                     world.settle(to);
                 }
                 _ => {}

@@ -13,17 +13,18 @@ use crate::config::{
     ClientConfig, CongestionAlgorithm, EndpointConfig, Identity, PeerTrust, PresharedKey, Security,
     ServerConfig, TransportConfig,
 };
-use crate::endpoint::{ConnectionHandle, Endpoint, Input, Output, Received};
+use crate::endpoint::{ConnectionHandle, Endpoint, Transmit};
 use crate::error::CloseReason;
 use crate::event::Event;
 use crate::stats::ConnectionStats;
+use crate::testing::{self, Application, Arrival, Delivery, Links, Turn};
 
 pub(super) const CLIENT: usize = 0;
 pub(super) const SERVER: usize = 1;
 pub(super) const MAX_CONNECTIONS: usize = 8;
 
 /// An endpoint must be idle after this number of outputs if nothing new happens.
-const MAX_OUTPUTS: usize = 20_000;
+const MAX_OUTPUTS: u32 = 20_000;
 /// Maximum number of datagrams in flight in each direction; further ones are lost.
 const MAX_IN_FLIGHT: usize = 2_048;
 /// Number of datagrams remembered for replays.
@@ -62,15 +63,12 @@ impl WorldConfig {
     }
 }
 
-/// One side and its application.
-#[derive(Debug)]
+/// The application of a side.
+#[derive(Debug, Default)]
 pub(super) struct Side {
-    pub(super) endpoint: Endpoint,
     pub(super) handle: Option<ConnectionHandle>,
     pub(super) established: bool,
     pub(super) closed: Option<CloseReason>,
-    /// Datagrams in flight to this side.
-    pub(super) in_flight: VecDeque<Vec<u8>>,
     /// Datagrams that were delivered to this side earlier.
     pub(super) history: VecDeque<Vec<u8>>,
     /// Messages accepted by `send`.
@@ -79,16 +77,65 @@ pub(super) struct Side {
     pub(super) finished: bool,
     /// Messages taken by `recv`.
     pub(super) received: Vec<Bytes>,
-    next_timeout: Option<Timestamp>,
+}
+
+/// Datagrams in flight to each side, which the caller delivers.
+#[derive(Debug, Default)]
+pub(super) struct Flights {
+    pub(super) to: [VecDeque<Vec<u8>>; 2],
+    /// Datagrams lost since a side was called.
+    lost: u32,
+}
+
+impl Links for Flights {
+    fn send(&mut self, _: Timestamp, from: usize, _: &Transmit, segment: &[u8], bytes: Vec<u8>) {
+        assert!(segment.len() <= 1_472, "no longer than the largest MTU");
+        let flights = &mut self.to[1 - from];
+        if flights.len() < MAX_IN_FLIGHT {
+            flights.push_back(bytes);
+        } else {
+            self.lost += 1;
+        }
+    }
+
+    fn receive(&mut self, _: Timestamp, _: usize) -> Arrival {
+        Arrival::Idle
+    }
+
+    fn next(&mut self, _: Timestamp) -> Option<Timestamp> {
+        None
+    }
+}
+
+impl Application for [Side; 2] {
+    fn on_event(
+        &mut self,
+        _now: Timestamp,
+        (peer, _): (usize, &mut Endpoint),
+        handle: ConnectionHandle,
+        event: &Event,
+    ) -> bool {
+        let side = &mut self[peer];
+        if *event == Event::Accepted {
+            side.handle.get_or_insert(handle);
+        }
+        if side.handle == Some(handle) {
+            match event {
+                Event::Accepted | Event::Connected => side.established = true,
+                Event::Closed(reason) => side.closed = Some(reason.clone()),
+                _ => {}
+            }
+        }
+        false
+    }
 }
 
 /// Both sides and the clock.
 #[derive(Debug)]
 pub(super) struct World {
-    pub(super) now: Timestamp,
+    pub(super) world: testing::World<Flights>,
     pub(super) sides: [Side; 2],
     config: WorldConfig,
-    buffer: Vec<u8>,
 }
 
 pub(super) fn address(peer: usize) -> SocketAddr {
@@ -111,22 +158,11 @@ pub(super) fn server_config(config: &WorldConfig) -> EndpointConfig {
     }
 }
 
-fn side(config: EndpointConfig, seed: u8) -> Side {
+fn endpoint(config: EndpointConfig, seed: u8) -> Endpoint {
     let Ok(endpoint) = Endpoint::new(config, [seed; 32]) else {
         panic!("the stand-in needs no identity")
     };
-    Side {
-        endpoint,
-        handle: None,
-        established: false,
-        closed: None,
-        in_flight: VecDeque::new(),
-        history: VecDeque::new(),
-        sent: Vec::new(),
-        finished: false,
-        received: Vec::new(),
-        next_timeout: None,
-    }
+    endpoint
 }
 
 impl World {
@@ -138,8 +174,9 @@ impl World {
             identity: None,
             transport: Arc::new(world.config.transport.clone()),
         };
-        let endpoint = &mut world.sides[CLIENT].endpoint;
-        let Ok(handle) = endpoint.connect(world.now, address(SERVER), "server", client) else {
+        let now = world.now();
+        let endpoint = &mut world.world.nodes[CLIENT];
+        let Ok(handle) = endpoint.connect(now, address(SERVER), "server", client) else {
             panic!("the configuration can be used")
         };
         world.sides[CLIENT].handle = Some(handle);
@@ -151,60 +188,35 @@ impl World {
     pub(super) fn without_client(config: WorldConfig) -> Self {
         let client =
             EndpointConfig { security: Security::DangerousPlain, ..EndpointConfig::default() };
-        Self {
-            now: Timestamp::from_millis(1_000),
-            sides: [side(client, 1), side(server_config(&config), 2)],
-            config,
-            buffer: Vec::with_capacity(65_536),
-        }
+        let nodes = vec![endpoint(client, 1), endpoint(server_config(&config), 2)];
+        let order = vec![Turn::Node(CLIENT), Turn::Node(SERVER)];
+        let now = Timestamp::from_millis(1_000);
+        let mut world = testing::World::new(now, nodes, Flights::default(), order);
+        world.max_work = MAX_OUTPUTS;
+        let mut world = Self { world, sides: Default::default(), config };
+        [CLIENT, SERVER].into_iter().for_each(|peer| world.settle(peer));
+        world
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.world.now
     }
 
     /// Lets a side produce all outputs that are due.
     pub(super) fn settle(&mut self, peer: usize) {
-        let Self { now, sides, buffer, .. } = self;
-        let (mut outputs, mut lost) = (0, 0);
-        loop {
-            outputs += 1;
-            assert!(outputs < MAX_OUTPUTS, "an endpoint becomes idle");
-            match sides[peer].endpoint.poll(*now, buffer) {
-                Output::Transmit(transmit) => {
-                    assert_eq!(transmit.len, buffer.len());
-                    for datagram in buffer.chunks(transmit.segment_size) {
-                        assert!(datagram.len() <= 1_472, "no longer than the largest MTU");
-                        if sides[1 - peer].in_flight.len() < MAX_IN_FLIGHT {
-                            sides[1 - peer].in_flight.push_back(datagram.to_vec());
-                        } else {
-                            lost += 1;
-                        }
-                    }
-                }
-                Output::Event(handle, event) => {
-                    let side = &mut sides[peer];
-                    match event {
-                        Event::Accepted if side.handle.is_none() => side.handle = Some(handle),
-                        _ => {}
-                    }
-                    if side.handle == Some(handle) {
-                        match event {
-                            Event::Accepted | Event::Connected => side.established = true,
-                            Event::Closed(reason) => side.closed = Some(reason),
-                            _ => {}
-                        }
-                    }
-                }
-                Output::Timeout(at) => {
-                    sides[peer].next_timeout = at;
-                    break;
-                }
-            }
-        }
+        self.world.settle(peer, &mut self.sides);
+        self.check(peer);
+    }
+
+    /// Checks a side after its outputs.
+    fn check(&mut self, peer: usize) {
+        let lost = core::mem::take(&mut self.world.links.lost);
         assert!(lost < MAX_OUTPUTS, "a burst is bounded");
         self.check_memory(peer);
     }
 
     fn check_memory(&self, peer: usize) {
-        let side = &self.sides[peer];
-        assert!(side.endpoint.connection_count() <= MAX_CONNECTIONS);
+        assert!(self.world.nodes[peer].connection_count() <= MAX_CONNECTIONS);
         let Some(stats) = self.stats(peer) else { return };
         let transport = &self.config.transport;
         let send = transport.send_budget as u64 + MEMORY_SLACK;
@@ -214,8 +226,7 @@ impl World {
     }
 
     fn stats(&self, peer: usize) -> Option<ConnectionStats> {
-        let side = &self.sides[peer];
-        side.handle.and_then(|handle| side.endpoint.stats(self.now, handle))
+        self.sides[peer].handle.and_then(|handle| self.world.nodes[peer].stats(self.now(), handle))
     }
 
     /// Number of data packets that a side accepted as authentic so far; 0 once it has closed.
@@ -229,21 +240,21 @@ impl World {
     }
 
     /// Delivers a datagram.
-    pub(super) fn deliver(&mut self, to: usize, mut datagram: Vec<u8>, from: SocketAddr) {
+    pub(super) fn deliver(&mut self, to: usize, bytes: Vec<u8>, remote: SocketAddr) {
         let old = &mut self.sides[to].history;
         if old.len() == MAX_HISTORY {
             old.pop_front();
         }
-        old.push_back(datagram.clone());
-        let received = Received { remote: from, local_ip: None, ecn: 0, payload: &mut datagram };
-        self.sides[to].endpoint.handle(self.now, Input::Datagram(received));
-        self.settle(to);
+        old.push_back(bytes.clone());
+        let delivery = Delivery { to, remote, local_ip: None, ecn: 0, bytes };
+        self.world.arrive(delivery, &mut self.sides);
+        self.check(to);
     }
 
     /// Delivers all datagrams in flight in order, including those sent in response.
     pub(super) fn deliver_all(&mut self) {
         for to in [CLIENT, SERVER] {
-            for datagram in core::mem::take(&mut self.sides[to].in_flight) {
+            for datagram in core::mem::take(&mut self.world.links.to[to]) {
                 self.deliver(to, datagram, address(1 - to));
             }
         }
@@ -251,14 +262,12 @@ impl World {
 
     /// Advances the clock and fires timers.
     pub(super) fn advance(&mut self, time: Duration) {
-        self.now += time;
+        self.world.advance(self.now() + time);
+        self.world.round(&mut self.sides);
         for peer in [CLIENT, SERVER] {
-            if self.sides[peer].next_timeout.is_some_and(|at| at <= self.now) {
-                self.sides[peer].endpoint.handle(self.now, Input::Timeout);
-                self.settle(peer);
-                let next = self.sides[peer].next_timeout;
-                assert!(next.is_none_or(|at| at > self.now), "a timer stays due: {next:?}");
-            }
+            self.check(peer);
+            let next = self.world.next_timeout(peer);
+            assert!(next.is_none_or(|at| at > self.now()), "a timer stays due: {next:?}");
         }
     }
 
@@ -266,20 +275,20 @@ impl World {
     /// May stop when all messages have arrived.
     pub(super) fn run_without_faults(&mut self, time: Duration, until_complete: bool) {
         const STEP: Duration = Duration::from_millis(1);
-        let end = self.now + time;
-        while self.now < end && !(until_complete && self.is_complete()) {
+        let end = self.now() + time;
+        while self.now() < end && !(until_complete && self.is_complete()) {
             self.deliver_all();
             self.receive(CLIENT);
             self.receive(SERVER);
-            let next = self.sides.iter().filter_map(|side| side.next_timeout).min();
-            let idle = self.sides.iter().all(|side| side.in_flight.is_empty());
+            let next = self.world.next();
+            let idle = self.world.links.to.iter().all(VecDeque::is_empty);
             let step = match next {
-                Some(at) if idle => at - self.now,
-                None if idle => end - self.now,
+                Some(at) if idle => at - self.now(),
+                None if idle => end - self.now(),
                 _ => STEP,
             };
             // The minimum step ends loops of an endpoint that always requests the current time.
-            self.advance(step.max(Duration::from_micros(100)).min(end - self.now));
+            self.advance(step.max(Duration::from_micros(100)).min(end - self.now()));
         }
     }
 
@@ -289,7 +298,8 @@ impl World {
         let side = &mut self.sides[peer];
         let mark = side.sent.len() * 2 + peer;
         let message: Bytes = (0..len).map(|i| (mark * 89 + i * 7 + (i >> 8)) as u8).collect();
-        if side.endpoint.send(self.now, handle, message.clone()).is_ok() {
+        let endpoint = &mut self.world.nodes[peer];
+        if endpoint.send(self.world.now, handle, message.clone()).is_ok() {
             side.sent.push(message);
         }
         self.settle(peer);
@@ -299,7 +309,7 @@ impl World {
     pub(super) fn finish(&mut self, peer: usize) {
         let side = &mut self.sides[peer];
         if let Some(handle) = side.handle {
-            side.finished |= side.endpoint.finish(self.now, handle).is_ok();
+            side.finished |= self.world.nodes[peer].finish(self.world.now, handle).is_ok();
         }
         self.settle(peer);
     }
@@ -309,7 +319,7 @@ impl World {
         let side = &mut self.sides[peer];
         let Some(handle) = side.handle else { return };
         let before = side.received.len();
-        while let Some(message) = side.endpoint.recv(self.now, handle) {
+        while let Some(message) = self.world.nodes[peer].recv(self.world.now, handle) {
             side.received.push(message);
         }
         if side.received.len() > before {
@@ -319,12 +329,12 @@ impl World {
 
     /// Whether all messages have arrived, and the end mark if there was one.
     pub(super) fn is_complete(&self) -> bool {
-        let [client, server] = &self.sides;
-        let has_all = |receiver: &Side, sender: &Side| {
-            let is_finished = receiver.handle.is_some_and(|h| receiver.endpoint.is_finished(h));
+        [CLIENT, SERVER].into_iter().all(|peer| {
+            let (receiver, sender) = (&self.sides[peer], &self.sides[1 - peer]);
+            let node = &self.world.nodes[peer];
+            let is_finished = receiver.handle.is_some_and(|handle| node.is_finished(handle));
             receiver.received.len() == sender.sent.len() && is_finished == sender.finished
-        };
-        has_all(client, server) && has_all(server, client)
+        })
     }
 
     /// Checks that the received messages are a prefix of the sent ones.

@@ -15,8 +15,8 @@ use crate::event::Event;
 pub use links::{Arrival, Delivery, Links};
 pub use wires::{Sent, Wires};
 
-/// Maximum rounds and polls of nodes at one point in virtual time; more indicate an infinite loop. A sender
-/// without congestion control may send its whole buffer at once, some 100,000 packets.
+/// See [`World::max_work`]. A sender without congestion control may send its whole buffer at once, some
+/// 100,000 packets.
 const MAX_WORK: u32 = 4_000_000;
 /// Maximum number of datagram buffers kept for reuse.
 const MAX_SPARE: usize = 4_096;
@@ -98,6 +98,8 @@ pub struct World<C, N = Endpoint> {
     pub links: C,
     /// Events that the caller has not taken: (node, connection, event).
     pub events: Vec<(usize, ConnectionHandle, Event)>,
+    /// Maximum rounds and polls of nodes at one point in virtual time; more indicate an infinite loop.
+    pub max_work: u32,
     /// Who has a turn in each round: the order of what happens at the same time.
     order: Vec<Turn>,
     wake_at: Vec<Option<Timestamp>>,
@@ -116,6 +118,7 @@ impl<C: Links, N: Node> World<C, N> {
             nodes,
             links,
             events: Vec::new(),
+            max_work: MAX_WORK,
             order,
             work: 0,
             buffer: Vec::with_capacity(65_536),
@@ -126,6 +129,23 @@ impl<C: Links, N: Node> World<C, N> {
     /// Schedules a node to be polled now, after it was changed.
     pub fn wake(&mut self, node: usize) {
         self.wake_at[node] = Some(self.now);
+    }
+
+    /// When a node is polled next at the latest.
+    pub fn next_timeout(&self, node: usize) -> Option<Timestamp> {
+        self.wake_at[node]
+    }
+
+    /// Delivers a datagram at this time, and polls its receiver.
+    pub fn arrive(&mut self, delivery: Delivery, application: &mut impl Application<N>) {
+        let to = self.deliver(delivery);
+        self.settle(to, application);
+    }
+
+    /// Polls a node, after it was changed, until it is idle.
+    pub fn settle(&mut self, node: usize, application: &mut impl Application<N>) {
+        self.work = 0;
+        self.poll(node, application);
     }
 
     /// Advances the time until the caller gets an event (returns true) or until `until` (returns false).
@@ -252,6 +272,9 @@ impl<C: Links, N: Node> World<C, N> {
     fn count_work(&mut self) {
         self.work += 1;
         let now = self.now;
-        assert!(self.work < MAX_WORK, "virtual time does not advance at {now:?}: infinite loop");
+        assert!(
+            self.work < self.max_work,
+            "virtual time does not advance at {now:?}: infinite loop"
+        );
     }
 }
