@@ -150,7 +150,7 @@ impl<'a> Run<'a> {
                 samples.push(self.sample(start));
                 due += SharedLink::SAMPLE;
             }
-            let event = self.world.next();
+            let event = self.world.next_time();
             let waiting = self.shared.flows.iter().zip(&self.has_started);
             let starts = waiting.filter(|(_, has)| !**has).map(|(flow, _)| start + flow.start);
             let next = starts.chain(event).chain([due, end]).min().unwrap_or(end);

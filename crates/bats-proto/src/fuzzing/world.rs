@@ -280,7 +280,7 @@ impl World {
             self.deliver_all();
             self.receive(CLIENT);
             self.receive(SERVER);
-            let next = self.world.next();
+            let next = self.world.next_time();
             let idle = self.world.links.to.iter().all(VecDeque::is_empty);
             let step = match next {
                 Some(at) if idle => at - self.now(),

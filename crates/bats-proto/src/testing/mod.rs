@@ -160,7 +160,7 @@ impl<C: Links, N: Node> World<C, N> {
             if self.events.len() > before || self.links.is_waiting() {
                 return true;
             }
-            let next = self.next().filter(|at| *at <= until);
+            let next = self.next_time().filter(|at| *at <= until);
             self.advance(next.unwrap_or(until));
             if next.is_none() {
                 return false;
@@ -225,7 +225,7 @@ impl<C: Links, N: Node> World<C, N> {
     }
 
     /// When a timer of a node expires or something arrives, after all that is due now.
-    pub fn next(&mut self) -> Option<Timestamp> {
+    pub fn next_time(&mut self) -> Option<Timestamp> {
         let arrival = self.links.next(self.now);
         self.wake_at.iter().copied().chain([arrival]).flatten().min()
     }
