@@ -78,8 +78,8 @@ impl Flow {
 }
 
 impl Tcp {
-    /// A sender with its receiver.
-    pub fn new(sender: tcp::Sender) -> Traffic {
+    /// The traffic of a sender with its receiver.
+    pub fn traffic(sender: tcp::Sender) -> Traffic {
         Traffic::Tcp(Box::new(Self { sender, receiver: tcp::Receiver::default() }))
     }
 

@@ -172,10 +172,10 @@ impl<'a> Run<'a> {
                 self.transfers.clients[index] = Some(handle.expect("a valid configuration"));
                 return;
             }
-            Kind::TcpCubic => Tcp::new(tcp::Sender::new(Box::<tcp::cubic::Cubic>::default())),
+            Kind::TcpCubic => Tcp::traffic(tcp::Sender::new(Box::<tcp::cubic::Cubic>::default())),
             Kind::TcpBbr => {
                 let control = Box::new(tcp::bbr::Bbr::new(seed as usize % 7));
-                Tcp::new(tcp::Sender::new(control))
+                Tcp::traffic(tcp::Sender::new(control))
             }
         };
         self.world.links.start(now, index, traffic);

@@ -84,7 +84,7 @@ impl Mesh {
         let traffic = match transport {
             SimTransport::OpenBats(mode) => return self.connect(flow, mode).map(Some),
             SimTransport::Tcp(congestion) => {
-                Tcp::new(SimTransport::tcp(congestion, self.seed.wrapping_add(flow as u64)))
+                Tcp::traffic(SimTransport::tcp(congestion, self.seed.wrapping_add(flow as u64)))
             }
             SimTransport::Udp => Traffic::Datagrams,
         };
