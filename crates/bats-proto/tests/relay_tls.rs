@@ -138,6 +138,7 @@ impl ThreeNodes {
             *count += 1;
             *count % 12 == 5 || is_cut
         });
+        assert_eq!(self.world.links.unroutable, 0, "datagrams have the address of a node");
     }
 
     /// Number of datagrams from the relay to the sink.

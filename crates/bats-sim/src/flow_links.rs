@@ -13,11 +13,12 @@ use crate::network::next_of;
 use crate::packet::{Body, Packet};
 use crate::tcp;
 
-/// Time advances at least so far where a timer of the TCP model has no effect.
+/// Time advances at least so far where a timer of the TCP model has no effect. Each step may be one such call, so
+/// a timer that stays due is not found by the bound on work at one time.
 pub const TICK: Duration = Duration::from_nanos(1);
 
 /// A world of flows. A flow of the protocol has two nodes of its own, so that its packets can be identified:
-/// node `2 n + host`, which exists while the flow does.
+/// node `2 n + host`, which exists from [`connect`] on.
 pub type FlowWorld = World<FlowLinks, Option<Endpoint>>;
 
 /// What sends the packets of a flow.
@@ -63,8 +64,13 @@ pub struct Flow {
 }
 
 impl Flow {
-    /// A flow that has not begun; a route has at least one link.
+    /// A flow that has not begun.
+    ///
+    /// # Panics
+    ///
+    /// If a route has no link.
     pub fn new(routes: [Vec<usize>; 2]) -> Self {
+        assert!(routes.iter().all(|route| !route.is_empty()), "a route has at least one link");
         Self { routes, traffic: Traffic::Nothing, timer: None, link_bytes: 0 }
     }
 
@@ -110,7 +116,7 @@ impl FlowLinks {
         &self.flows
     }
 
-    /// Starts, replaces or ends the traffic of a flow.
+    /// Starts the traffic of a flow that is no node, or ends it.
     pub fn start(&mut self, now: Timestamp, flow: usize, traffic: Traffic) {
         self.flows[flow].traffic = traffic;
         self.flows[flow].timer = Some(now);
@@ -198,13 +204,13 @@ pub fn connect(
     transport: &TransportConfig,
 ) -> Result<ConnectionHandle, ConnectError> {
     let config = client_config(transport);
-    let handle = ends[0].connect(world.now, Host::Server.address(), "server", config);
+    let handle = ends[0].connect(world.now, Host::Server.address(), "server", config)?;
     for (node, end) in (2 * flow..).zip(ends) {
         world.nodes[node] = Some(end);
         world.wake(node);
     }
     world.links.start(world.now, flow, Traffic::Endpoints);
-    handle
+    Ok(handle)
 }
 
 /// The sources are the flows that are no nodes, and then the links.

@@ -130,14 +130,18 @@ impl Links for Chains {
     }
 }
 
-/// When one of these links delivers next, after all that it delivers now.
+/// When one of these links delivers next.
+///
+/// # Panics
+///
+/// If one still has a packet to deliver now.
 pub fn next_of<'a, P: Payload + 'a>(
     links: impl Iterator<Item = &'a mut Link<P>>,
     now: Timestamp,
 ) -> Option<Timestamp> {
     let next = |link: &mut Link<P>| match link.poll(now) {
         LinkOutput::Timeout(at) => at,
-        LinkOutput::Deliver(_) => None,
+        LinkOutput::Deliver(_) => panic!("a packet that arrives now would be lost"),
     };
     links.filter_map(next).min()
 }

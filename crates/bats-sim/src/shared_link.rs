@@ -145,7 +145,7 @@ impl<'a> Run<'a> {
                     self.start_flow(index);
                 }
             }
-            self.world.round(&mut self.transfers);
+            while self.world.round(&mut self.transfers) {}
             if due <= self.world.now {
                 samples.push(self.sample(start));
                 due += SharedLink::SAMPLE;
@@ -154,7 +154,6 @@ impl<'a> Run<'a> {
             let waiting = self.shared.flows.iter().zip(&self.has_started);
             let starts = waiting.filter(|(_, has)| !**has).map(|(flow, _)| start + flow.start);
             let next = starts.chain(event).chain([due, end]).min().unwrap_or(end);
-            // All work that was due is done, so virtual time advances.
             self.world.advance(next.max(self.world.now + TICK).min(end));
         }
         samples

@@ -42,7 +42,7 @@ impl Node for Endpoint {
 
 /// Acts at the events of nodes, while they are polled.
 pub trait Application<N = Endpoint> {
-    /// An event of `node`, which is number `index`. Whether the caller of [`World::step`] gets it, at once.
+    /// An event of `node`, which is number `index`. Returns true to pass it to the caller of [`World::step`].
     fn on_event(
         &mut self,
         _now: Timestamp,
@@ -100,7 +100,7 @@ pub struct World<C, N = Endpoint> {
     pub events: Vec<(usize, ConnectionHandle, Event)>,
     /// Maximum rounds and polls of nodes at one point in virtual time; more indicate an infinite loop.
     pub max_work: u32,
-    /// Who has a turn in each round: the order of what happens at the same time.
+    /// The order of what happens at the same time: each round gives these a turn.
     order: Vec<Turn>,
     wake_at: Vec<Option<Timestamp>>,
     /// Rounds and polls since the time last advanced.
@@ -161,21 +161,27 @@ impl<C: Links, N: Node> World<C, N> {
                 return true;
             }
             let next = self.next_time().filter(|at| *at <= until);
-            self.advance(next.unwrap_or(until));
+            self.set_time(next.unwrap_or(until));
             if next.is_none() {
                 return false;
             }
         }
     }
 
-    /// Advances the time to `to`, after all that is due before.
+    /// Sets the clock to `to`, unless it is later. Nothing is called, whatever is due before.
     pub fn advance(&mut self, to: Timestamp) {
+        self.set_time(to);
+        self.work = 0;
+    }
+
+    fn set_time(&mut self, to: Timestamp) {
         if to > self.now {
             (self.now, self.work) = (to, 0);
         }
     }
 
-    /// Polls all nodes, as after changes, and advances the time by `time`.
+    /// Polls all nodes, as after changes, and advances the time by `time`. Links with something that waits for the
+    /// caller need [`World::step`].
     ///
     /// # Panics
     ///
@@ -192,7 +198,7 @@ impl<C: Links, N: Node> World<C, N> {
     ///
     /// If there is an infinite amount of work at one point in virtual time.
     pub fn round(&mut self, application: &mut impl Application<N>) -> bool {
-        self.count_work();
+        self.count_work("rounds");
         let mut is_busy = false;
         for index in 0..self.order.len() {
             let turn = self.order[index];
@@ -205,7 +211,7 @@ impl<C: Links, N: Node> World<C, N> {
                     }
                 }
                 Turn::Source(source) | Turn::Batch(source) => loop {
-                    self.count_work();
+                    self.count_work("arrivals");
                     match self.links.receive(self.now, source) {
                         Arrival::Delivery(delivery) => {
                             let to = self.deliver(delivery);
@@ -243,10 +249,15 @@ impl<C: Links, N: Node> World<C, N> {
 
     fn poll(&mut self, node: usize, application: &mut impl Application<N>) {
         loop {
-            self.count_work();
+            self.count_work("outputs of a node");
             match self.nodes[node].poll(self.now, &mut self.buffer) {
                 Output::Transmit(transmit) => {
-                    for segment in self.buffer[..transmit.len].chunks(transmit.segment_size) {
+                    assert_eq!(
+                        transmit.len,
+                        self.buffer.len(),
+                        "node {node} sends all that it has written"
+                    );
+                    for segment in self.buffer.chunks(transmit.segment_size) {
                         let mut bytes = self.spare.pop().unwrap_or_default();
                         bytes.clear();
                         bytes.extend_from_slice(segment);
@@ -269,12 +280,12 @@ impl<C: Links, N: Node> World<C, N> {
         }
     }
 
-    fn count_work(&mut self) {
+    fn count_work(&mut self, what: &str) {
         self.work += 1;
         let now = self.now;
         assert!(
             self.work < self.max_work,
-            "virtual time does not advance at {now:?}: infinite loop"
+            "virtual time does not advance at {now:?}: too many {what}"
         );
     }
 }

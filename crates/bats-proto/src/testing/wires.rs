@@ -33,7 +33,10 @@ pub struct Wires {
     /// Datagrams in flight, by arrival, in the order in which they were sent.
     in_flight: BTreeMap<(Timestamp, u64), Delivery>,
     count: u64,
-    /// All datagrams that nodes have sent, those that were dropped included.
+    /// Number of datagrams to addresses of no node.
+    pub unroutable: u64,
+    /// All datagrams that nodes have sent in [`World::run`] and [`World::run_with`], those that were dropped
+    /// included.
     pub sent: Vec<Sent>,
 }
 
@@ -54,7 +57,10 @@ impl Links for Wires {
         bytes: Vec<u8>,
     ) {
         let to = self.addresses.iter().position(|address| *address == transmit.remote);
-        let Some(to) = to else { return };
+        let Some(to) = to else {
+            self.unroutable += 1;
+            return;
+        };
         let mut at = now + self.delay;
         if let Some((_, slot)) = self.slot.filter(|slot| slot.0 == to) {
             at = Timestamp::from_nanos(at.as_nanos().next_multiple_of(slot.as_nanos() as u64));
@@ -97,7 +103,8 @@ impl<N: Node> World<Wires, N> {
         let (addresses, nodes): (Vec<_>, Vec<_>) = nodes.into_iter().unzip();
         let order = [Turn::Batch(0)].into_iter().chain((0..nodes.len()).map(Turn::Node)).collect();
         let (in_flight, sent) = (BTreeMap::new(), Vec::new());
-        let wires = Wires { addresses, delay, slot: None, in_flight, count: 0, sent };
+        let wires =
+            Wires { addresses, delay, slot: None, in_flight, count: 0, unroutable: 0, sent };
         Self::new(now, nodes, wires, order)
     }
 
@@ -117,7 +124,8 @@ impl<N: Node> World<Wires, N> {
     /// A node gets a datagram at this time; it is polled when the world runs.
     pub fn inject(&mut self, to: usize, remote: SocketAddr, mut bytes: Vec<u8>) {
         let payload = &mut bytes[..];
-        let received = crate::Received { remote, local_ip: None, ecn: 0, payload };
+        let local_ip = Some(self.links.addresses[to].ip());
+        let received = crate::Received { remote, local_ip, ecn: 0, payload };
         self.nodes[to].handle(self.now, crate::Input::Datagram(received));
     }
 
