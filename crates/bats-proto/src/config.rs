@@ -145,7 +145,7 @@ pub struct TransportConfig {
     pub receive_budget: usize,
     /// Channels that the peer may have open at once, at most 2^20 and as many as half of
     /// `receive_budget` has room for (448 bytes each). `None`: the connection has messages only, and
-    /// this end cannot open channels either. Mode BRTP; see
+    /// this end cannot open channels either. Modes BRTP and BRCTP; see
     /// [`Endpoint::open_channel`](crate::Endpoint::open_channel).
     ///
     /// With channels, the budget is divided: 7/16 are for what is in flight, 1/8 for unread messages

@@ -165,11 +165,14 @@ fn resets_reach_the_reader_and_limits_delay_new_channels() {
 
 #[test]
 fn opening_a_channel_fails_unless_both_ends_enable_channels() {
-    let brctp = TransportConfig { mode: Mode::Brctp, ..with_channels(1) };
+    let btp = TransportConfig { mode: Mode::Btp, ..with_channels(1) };
+    let brctp =
+        |channels| TransportConfig { mode: Mode::Brctp, channels, ..TransportConfig::default() };
     for (near, far) in [
         (with_channels(1), TransportConfig::default()),
         (TransportConfig::default(), with_channels(1)),
-        (brctp.clone(), brctp),
+        (brctp(Some(1)), brctp(None)),
+        (btp.clone(), btp),
     ] {
         let pair = pair(near, far);
         for connection in [&pair.near, &pair.far] {

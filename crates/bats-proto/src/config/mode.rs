@@ -62,7 +62,7 @@ impl Mode {
         match self {
             Self::Btp => properties([YES, NO, YES, NO, NO]),
             Self::Brtp => properties([YES, YES, NO, YES, NO]),
-            Self::Brctp => properties([YES, YES, NO, NO, NO]),
+            Self::Brctp => properties([YES, YES, NO, YES, NO]),
             Self::Transparent => properties([YES, NO, NO, NO, YES]),
             Self::Tcp => properties([NO, YES, NO, NO, NO]),
             Self::Udp => properties([NO, NO, NO, NO, YES]),
@@ -111,7 +111,7 @@ mod tests {
         assert_eq!(with(Mode::is_own), [Btp, Brtp, Brctp, Transparent]);
         assert_eq!(with(Mode::is_reliable), [Brtp, Brctp, Tcp, Quic]);
         assert_eq!(with(Mode::supports_early_data), [Btp]);
-        assert_eq!(with(Mode::has_channels), [Brtp]);
+        assert_eq!(with(Mode::has_channels), [Brtp, Brctp]);
         assert_eq!(with(Mode::is_uncontrolled), [Transparent, Udp]);
     }
 }

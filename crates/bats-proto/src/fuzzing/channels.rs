@@ -95,9 +95,14 @@ fn correct(data: &[u8]) -> u64 {
                     && !*is_handed_up
                     && ends[1 - at].takes_early()
                 {
-                    let taken = ends[1 - at].feed_early(symbol).map(drop);
+                    // As a block, which keeps what has to wait.
+                    let as_block = amount & 0x80 != 0;
+                    let taken = match as_block {
+                        true => ends[1 - at].take_early(symbol),
+                        false => ends[1 - at].feed_early(symbol).map(drop),
+                    };
                     assert_eq!(taken, Ok(()), "symbols of a correct end are accepted");
-                    *is_handed_up = true;
+                    *is_handed_up = !as_block;
                 }
             }
             _ => {
@@ -126,7 +131,9 @@ fn garbage(data: &[u8]) -> u64 {
     while let Some((&len, tail)) = rest.split_first() {
         let (symbol, tail) = tail.split_at(usize::from(len).min(tail.len()));
         rest = tail;
-        let taken = if len % 2 == 0 && channels.takes_early() {
+        let taken = if len % 4 == 2 {
+            channels.take_early(&mut symbol.to_vec())
+        } else if len % 4 == 0 && channels.takes_early() {
             channels.feed_early(symbol).map(drop)
         } else {
             reassembly.feed_with(symbol, Some(&mut channels), false)

@@ -7,6 +7,7 @@ use crate::error::SendError;
 use crate::relay::{LinkView, PathSetStats};
 use crate::wire::flow::NodeId;
 
+mod block_channels_tests;
 mod receiving_tests;
 mod relays_tests;
 mod sending_tests;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bats_netem::{LinkConfig, Loss};
-use bats_proto::{ChannelError, ChannelId, ConnectionHandle, Event, TransportConfig};
+use bats_proto::{ChannelError, ChannelId, ConnectionHandle, Event, Mode, TransportConfig};
 use bats_sim::network::{Host, Network};
 use bats_sim::transfer::endpoints;
 
@@ -42,8 +42,9 @@ fn bytes(id: ChannelId, offset: usize, len: usize) -> impl ExactSizeIterator<Ite
 }
 
 impl Scenario {
-    fn new(link: &LinkConfig, channels: usize, stalled: usize, total: usize) -> Self {
-        let transport = TransportConfig { channels: Some(2_000), ..TransportConfig::default() };
+    fn new(mode: Mode, link: &LinkConfig, channels: usize, stalled: usize, total: usize) -> Self {
+        let transport =
+            TransportConfig { mode, channels: Some(2_000), ..TransportConfig::default() };
         let mut network = Network::new(endpoints(&transport, 1), [link.clone(), link.clone()], 1);
         let client = network.connect(&transport);
         let mut scenario = Self {
@@ -155,27 +156,40 @@ fn link(loss: f64) -> LinkConfig {
     }
 }
 
-#[test]
-fn a_stalled_channel_of_1000_leaves_the_others_their_throughput() {
+/// `least_rate` is the fraction of the link's rate that the channels have together without loss.
+fn check_stalled_channel_of_1000(mode: Mode, least_rate: f64) {
     for loss in [0.0, 0.05] {
         let mut rates = [0, 1].map(|stalled| {
-            let mut scenario = Scenario::new(&link(loss), 1_000, stalled, usize::MAX / 2);
+            let mut scenario = Scenario::new(mode, &link(loss), 1_000, stalled, usize::MAX / 2);
             scenario.step(Duration::from_secs(2));
             let (rate, least) = scenario.rate(3);
             assert!(least > 0.5, "a channel has {least} of the mean at {loss} loss");
             rate * 8.0 / 1e6
         });
-        println!("{loss} loss: {:.2} Mbit/s, with a stalled reader {:.2}", rates[0], rates[1]);
+        println!(
+            "{mode:?}, {loss} loss: {:.2} Mbit/s, with a stalled reader {:.2}",
+            rates[0], rates[1]
+        );
         rates[1] /= rates[0];
         assert!(rates[1] >= 0.95, "{} of the throughput at {loss} loss", rates[1]);
         // And the throughput is that of messages.
-        assert!(rates[0] > 0.85 * 50.0 * (1.0 - loss), "{} Mbit/s at {loss} loss", rates[0]);
+        let least = least_rate * 50.0 * (1.0 - loss);
+        assert!(rates[0] > least, "{} Mbit/s at {loss} loss", rates[0]);
     }
 }
 
 #[test]
-fn channels_arrive_complete_at_thirty_per_cent_loss() {
-    let mut scenario = Scenario::new(&link(0.3), 50, 0, 100_000);
+fn a_stalled_channel_of_1000_leaves_the_others_their_throughput() {
+    check_stalled_channel_of_1000(Mode::Brtp, 0.85);
+}
+
+#[test]
+fn a_stalled_channel_of_1000_leaves_the_others_their_throughput_in_brctp() {
+    check_stalled_channel_of_1000(Mode::Brctp, 0.85);
+}
+
+fn check_arrival_at_thirty_per_cent_loss(mode: Mode) {
+    let mut scenario = Scenario::new(mode, &link(0.3), 50, 0, 100_000);
     for _ in 0..30 {
         scenario.step(Duration::from_secs(1));
         if scenario.ended == 50 {
@@ -183,4 +197,14 @@ fn channels_arrive_complete_at_thirty_per_cent_loss() {
         }
     }
     panic!("{} of 50 channels have ended", scenario.ended);
+}
+
+#[test]
+fn channels_arrive_complete_at_thirty_per_cent_loss() {
+    check_arrival_at_thirty_per_cent_loss(Mode::Brtp);
+}
+
+#[test]
+fn channels_arrive_complete_at_thirty_per_cent_loss_in_brctp() {
+    check_arrival_at_thirty_per_cent_loss(Mode::Brctp);
 }

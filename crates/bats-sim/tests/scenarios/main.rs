@@ -47,6 +47,7 @@ mod rebinding;
 mod recovery;
 mod relay_brctp;
 mod relay_btp;
+mod relay_channels;
 mod relay_faults;
 mod relay_pollution;
 mod reordering;

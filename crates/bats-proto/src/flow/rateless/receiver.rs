@@ -60,6 +60,8 @@ enum Block {
         packet_size: usize,
         data: Vec<u8>,
         authentic: bool,
+        /// [`RatelessReceiver::hand_up`] has had it.
+        handed_up: bool,
     },
 }
 
@@ -408,7 +410,8 @@ impl RatelessReceiver {
         let source_packets = u64::from(packets);
         self.counters.symbols_decoded += source_packets;
         let authentic = !self.over_relays;
-        let decoded = Block::Decoded { source_packets, packet_size, data, authentic };
+        let handed_up = false;
+        let decoded = Block::Decoded { source_packets, packet_size, data, authentic, handed_up };
         self.insert_block(number, decoded);
         Ok(())
     }
@@ -431,13 +434,36 @@ impl RatelessReceiver {
         Some(data)
     }
 
+    /// Calls `take` once for each decoded and authentic block that waits for an earlier one. `take` leaves what has
+    /// to wait in the bytes of the block; [`next_block`](Self::next_block) returns it later.
+    ///
+    /// # Errors
+    ///
+    /// That of `take`.
+    pub fn hand_up<E>(
+        &mut self,
+        mut take: impl FnMut(&mut Vec<u8>) -> Result<(), E>,
+    ) -> Result<(), E> {
+        for block in self.blocks.values_mut() {
+            let Block::Decoded { data, authentic: true, handed_up, .. } = block else { continue };
+            if core::mem::replace(handed_up, true) {
+                continue;
+            }
+            self.held -= data.len();
+            let taken = take(data);
+            self.held += data.len();
+            taken?;
+        }
+        Ok(())
+    }
+
     /// Calls `open` for each decoded block that was not verified yet. `open` gets the number and
     /// bytes of the block. It replaces the bytes with the content, or returns false if the block is
     /// polluted; the block is then missing again. Returns the number of polluted blocks.
     pub fn verify(&mut self, mut open: impl FnMut(u64, &mut Vec<u8>) -> bool) -> u64 {
         let mut polluted = Vec::new();
         for (&number, block) in &mut self.blocks {
-            let Block::Decoded { source_packets, packet_size, data, authentic } = block else {
+            let Block::Decoded { source_packets, packet_size, data, authentic, .. } = block else {
                 continue;
             };
             if *authentic {

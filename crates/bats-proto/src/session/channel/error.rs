@@ -10,7 +10,7 @@ pub enum ChannelError {
     /// The connection has no channels.
     #[error(
         "the connection has no channels: both ends must allow them (`TransportConfig::channels`), \
-         in mode BRTP"
+         in mode BRTP or BRCTP"
     )]
     Unsupported,
     /// As many channels are open as the peer allows; an event follows when it allows more.

@@ -7,6 +7,8 @@
 //! Unread bytes are charged to the channel and to the session. They are no longer in the flow, so a
 //! channel that is not read does not hold up the others until the session's window is used up.
 
+#[cfg(test)]
+mod block_tests;
 mod error;
 mod grant;
 mod ids;
@@ -415,6 +417,46 @@ impl Channels {
             }
         }
         Ok(has_others)
+    }
+
+    /// Takes the channel frames out of a block that was decoded before a missing one. Messages stay in it, and parts
+    /// for which there is no memory: a block may have many, so each is checked.
+    ///
+    /// # Errors
+    ///
+    /// The peer broke a rule.
+    pub fn take_early(&mut self, block: &mut Vec<u8>) -> Result<(), SessionError> {
+        let mut reader = Reader::new(block);
+        let mut rest = Vec::new();
+        loop {
+            let begin = block.len() - reader.remaining();
+            let frame = message::decode(&mut reader)
+                .map_err(|message::Malformed| SessionError::Malformed)?;
+            match frame {
+                None => break,
+                Some(MessageFrame::Channel(frame)) if self.has_early_room(&frame) => {
+                    self.on_frame(frame, Order::Early)?;
+                }
+                Some(_) => {
+                    let end = block.len() - reader.remaining();
+                    rest.extend_from_slice(&block[begin..end]);
+                }
+            }
+        }
+        rest.shrink_to_fit();
+        *block = rest;
+        Ok(())
+    }
+
+    /// Whether there is memory for a frame before its turn.
+    fn has_early_room(&self, frame: &ChannelFrame<'_>) -> bool {
+        let ChannelFrame::Data { id, offset, data, .. } = *frame else { return true };
+        // The first part of a channel has no receiving half yet.
+        let cost = match self.table.get(&id) {
+            Some(channel) => channel.receive.early_cost(offset, data.len()),
+            None => ReceiveHalf::new(0).early_cost(offset, data.len()),
+        };
+        cost == 0 || self.receive_window.early().saturating_add(cost) <= self.limits.early_budget()
     }
 
     /// Takes a frame of a symbol after all symbols before it.

@@ -101,6 +101,12 @@ impl ReceiveHalf {
         self.buffer.as_ref().map_or(0, |buffer| buffer.early)
     }
 
+    /// Memory that a part needs which waits behind a gap; 0 if it does not wait.
+    pub(super) fn early_cost(&self, offset: u64, len: usize) -> usize {
+        let waits = self.state == ReceiveState::Open && offset > self.received();
+        if waits { len.saturating_add(PART_OVERHEAD) } else { 0 }
+    }
+
     /// Whether a call of the application would not be blocked.
     pub(super) fn is_readable(&self) -> bool {
         match self.state {

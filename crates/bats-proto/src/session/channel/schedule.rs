@@ -9,6 +9,9 @@ use crate::wire::varint::Writer;
 
 /// Least number of free bytes of a symbol for which a frame is written.
 const MIN_ROOM: usize = MIN_PART + 8;
+/// Least number of free bytes for which control frames are written: the longest ones of the session fit. Symbols are
+/// longer; the last part of a sealed block may be shorter.
+const MIN_CONTROL_ROOM: usize = 28;
 
 impl Channels {
     /// Whether [`fill_symbol`](Self::fill_symbol) would write a frame of a channel.
@@ -76,7 +79,7 @@ impl Channels {
 
     /// Writes the control frames that are due, as far as they fit.
     fn write_control(&mut self, symbol: &mut [u8]) -> usize {
-        if !self.has_control() {
+        if !self.has_control() || symbol.len() < MIN_CONTROL_ROOM {
             return 0;
         }
         let mut writer = Writer::new(symbol);

@@ -302,17 +302,16 @@ fn channels_carry_bytes_in_addition_to_messages_and_count_as_data() {
 }
 
 #[test]
-fn channels_need_both_ends_and_the_reliable_mode() {
+fn channels_need_both_ends_and_a_reliable_mode() {
     assert_eq!(
         Pair::of_mode(Mode::Brtp, Over::Link).ends[0].channels().err(),
         Some(ChannelError::Unsupported)
     );
-    let config =
-        TransportConfig { mode: Mode::Brctp, channels: Some(4), ..TransportConfig::default() };
-    assert_eq!(
-        Pair::new(config, Over::Link).ends[0].channels().err(),
-        Some(ChannelError::Unsupported)
-    );
+    for mode in OWN_MODES {
+        let config = TransportConfig { mode, channels: Some(4), ..TransportConfig::default() };
+        let refused = (!is_reliable(mode)).then_some(ChannelError::Unsupported);
+        assert_eq!(Pair::new(config, Over::Link).ends[0].channels().err(), refused, "{mode:?}");
+    }
     let mut pair = pair_with_channels();
     assert!(pair.ends[0].channels().is_ok());
     assert_eq!(pair.ends[0].pop_event(true), None);

@@ -58,7 +58,7 @@ pub(super) struct StreamSetup<'a> {
 pub(super) struct Streams {
     pub(super) outgoing: Outgoing,
     pub(super) incoming: Incoming,
-    /// Set in mode BRTP if both ends have channels.
+    /// Set in modes BRTP and BRCTP if both ends have channels.
     pub(super) channels: Option<Box<Channels>>,
     /// Complete messages that the application has not taken.
     pub(super) inbox: Inbox,
@@ -77,6 +77,14 @@ impl Streams {
         let own = symbol_size_for(config.max_udp_payload);
         let window_cap = WINDOW_CAP.min(peer.window_cap);
         let max_symbol_size = own.min(usize::from(peer.max_symbol_size));
+        let reliable_budget = match channels {
+            Some(_) => flow_budget(config),
+            None => receive_budget(config),
+        };
+        let mut queue = SendQueue::new();
+        if let Some(channels) = &channels {
+            queue.set_credit(channels.message_credit());
+        }
         let (outgoing, incoming) = match mode {
             // The others use another transport binding and are never agreed on here.
             Mode::Brtp | Mode::Tcp | Mode::Udp | Mode::Quic => {
@@ -91,16 +99,9 @@ impl Streams {
                 let receiver = ReceiverParameters {
                     max_symbol_size,
                     seed: peer.code_seed,
-                    receive_budget: match channels {
-                        Some(_) => flow_budget(config),
-                        None => receive_budget(config),
-                    },
+                    receive_budget: reliable_budget,
                     initial_credit: initial_credit(own, flow_budget(config)),
                 };
-                let mut queue = SendQueue::new();
-                if let Some(channels) = &channels {
-                    queue.set_credit(channels.message_credit());
-                }
                 (
                     Outgoing::Reliable(ReliableOutgoing::new(queue, FlowSender::new(sender))),
                     Incoming::Reliable(ReliableIncoming::new(
@@ -120,13 +121,13 @@ impl Streams {
                 };
                 let receiver = RatelessParameters {
                     max_symbol_size,
-                    receive_budget: receive_budget(config),
+                    receive_budget: reliable_budget,
                     initial_credit: initial_credit(own, flow_budget(config)),
                     over_relays,
                     receivers: 1,
                 };
                 (
-                    Outgoing::Rateless(RatelessOutgoing::new(RatelessSender::new(sender))),
+                    Outgoing::Rateless(RatelessOutgoing::new(queue, RatelessSender::new(sender))),
                     Incoming::Rateless(RatelessIncoming::new(
                         RatelessReceiver::new(receiver),
                         Reassembly::new(max_message(config)),

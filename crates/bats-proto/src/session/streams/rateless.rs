@@ -26,8 +26,8 @@ pub(in crate::session) struct RatelessOutgoing {
 }
 
 impl RatelessOutgoing {
-    pub(super) fn new(flow: RatelessSender) -> Self {
-        Self { queue: SendQueue::new(), flow }
+    pub(super) fn new(queue: SendQueue, flow: RatelessSender) -> Self {
+        Self { queue, flow }
     }
 }
 
@@ -42,6 +42,10 @@ impl Sending for RatelessOutgoing {
 
     fn finish(&mut self) {
         self.queue.finish();
+    }
+
+    fn set_message_credit(&mut self, credit: u64) {
+        self.queue.set_credit(credit);
     }
 
     #[deny(
@@ -79,7 +83,7 @@ impl Sending for RatelessOutgoing {
     }
 
     fn has_data(&self) -> bool {
-        !self.queue.is_empty() || self.flow.wants_to_send()
+        self.queue.is_sendable() || self.flow.wants_to_send()
     }
 
     fn poll(
@@ -87,19 +91,26 @@ impl Sending for RatelessOutgoing {
         now: Timestamp,
         symbol_size: usize,
         path: &PathView,
-        _channels: Option<&mut Channels>,
+        mut channels: Option<&mut Channels>,
         mut seal: Option<&mut SymbolKey>,
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
         let Self { queue, flow } = self;
-        while flow.wants_block() && !queue.is_empty() {
+        let has_more = |queue: &SendQueue, channels: &Option<&mut Channels>| {
+            queue.is_sendable() || channels.as_ref().is_some_and(|c| c.is_sendable())
+        };
+        while flow.wants_block() && has_more(queue, &channels) {
             let number = flow.next_number();
             let pushed = flow.push_block(symbol_size, path, |bytes| {
-                let len = match &mut seal {
+                let mut fill = |bytes: &mut [u8]| match &mut channels {
                     None => queue.fill_symbol(bytes),
-                    Some(key) => key.seal_block(number, bytes, |o| queue.fill_symbol(o)),
+                    Some(channels) => channels.fill_symbol(queue, bytes),
                 };
-                (len, !queue.is_empty())
+                let len = match &mut seal {
+                    None => fill(bytes),
+                    Some(key) => key.seal_block(number, bytes, fill),
+                };
+                (len, has_more(queue, &channels))
             });
             if !pushed {
                 break;
@@ -199,7 +210,7 @@ impl Receiving for RatelessIncoming {
     fn take(
         &mut self,
         inbox: &mut Inbox,
-        _channels: Option<&mut Channels>,
+        mut channels: Option<&mut Channels>,
         (room, _): (usize, bool),
         mut open: Option<&mut SymbolKey>,
     ) -> Result<Taken, SessionError> {
@@ -213,13 +224,17 @@ impl Receiving for RatelessIncoming {
                 is_authentic
             });
         }
-        while inbox.has_room(room)
+        // With channels, messages have a credit of their own: blocks never wait for the application.
+        while (channels.is_some() || inbox.has_room(room))
             && let Some(block) = flow.next_block()
         {
-            reassembly.feed(&block)?;
+            reassembly.feed_with(&block, channels.as_deref_mut(), false)?;
             while let Some(message) = reassembly.pop() {
                 taken.add(inbox, message);
             }
+        }
+        if let Some(channels) = channels {
+            flow.hand_up(|block| channels.take_early(block))?;
         }
         Ok(taken)
     }
