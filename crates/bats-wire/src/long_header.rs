@@ -26,7 +26,7 @@
 use super::varint::{Reader, Writer};
 
 /// Version of the protocol that this crate implements.
-pub const VERSION: u32 = 0xba75_0003;
+pub const VERSION: u32 = 0xba75_0004;
 /// Bytes of the connection ID that a client chooses for the server's first packets.
 pub const ORIGINAL_CID_LEN: usize = 8;
 /// Bytes of the connection IDs that endpoints choose for themselves.

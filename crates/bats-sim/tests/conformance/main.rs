@@ -112,9 +112,11 @@ fn the_decoder_reads_every_mode_over_two_paths() {
 
 #[test]
 fn the_decoder_reads_channels() {
-    for topology in [Topology::Link, Topology::TwoRelays] {
-        let case = Case { has_channels: true, ..case(topology, Mode::Brtp) };
-        check(&format!("channels-{topology:?}"), &case);
+    for mode in [Mode::Brtp, Mode::Brctp] {
+        for topology in [Topology::Link, Topology::TwoRelays, Topology::TwoPaths] {
+            let case = Case { has_channels: true, ..case(topology, mode) };
+            check(&format!("channels-{topology:?}-{mode:?}"), &case);
+        }
     }
 }
 
