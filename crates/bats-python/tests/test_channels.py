@@ -104,8 +104,8 @@ def test_blocks_that_raise_reset_the_channel(pair):
         channel.finish()
 
 
-def test_both_ends_must_allow_channels_in_mode_brtp():
-    for there, here, mode in ((4, None, "brtp"), (None, 4, "brtp"), (4, 4, "quic")):
+def test_both_ends_must_allow_channels_in_modes_that_have_them():
+    for there, here, mode in ((4, None, "brtp"), (None, 4, "brctp"), (4, 4, "quic")):
         with openbats.listen("127.0.0.1", channels=there, mode=mode) as listener:
             with openbats.connect(
                 *listener.address,

@@ -87,8 +87,8 @@ bats_error_t openbats_config_set_receive_budget(bats_config_handle_t config, uin
  * connections of a protocol object (default 32 GiB, enough for 10,000 connections). Data for which there
  * is no memory count as lost; if less than 2.75 MiB are free, a new connection fails. */
 bats_error_t openbats_config_set_memory_budget(bats_config_handle_t config, uint64_t bytes);
-/* Channels, 0 to 1048576, that the peer of a connection in mode 1 may have open at once. Neither end can
- * open channels unless both set this. */
+/* Channels, 0 to 1048576, that the peer of a connection in mode 1 or 2 may have open at once. Neither end
+ * can open channels unless both set this. */
 bats_error_t openbats_config_set_channels(bats_config_handle_t config, uint32_t channels);
 /* SHA-256 fingerprint of the certificate of a server with this configuration. */
 size_t openbats_config_fingerprint(bats_config_handle_t config, char* buffer, size_t size);
@@ -139,7 +139,7 @@ size_t openbats_connection_peer_fingerprint(bats_connection_handle_t connection,
 /* Why the connection failed or ended. */
 size_t openbats_connection_error(bats_connection_handle_t connection, char* buffer, size_t size);
 
-/* Channels: streams of bytes within a connection of mode 1, each with its own order, flow control and
+/* Channels: streams of bytes within a connection of mode 1 or 2, each with its own order, flow control and
  * end. A channel that is not read, or that waits for a lost packet, does not delay the others.
  *
  * A handle is valid until openbats_channel_close or the end of the connection, which also ends when the

@@ -191,8 +191,8 @@ class BatsConfiguration {
     return openbats_config_set_receive_budget(impl_->handle, bytes) == bats_error_none;
   }
 
-  // Not in the original. Channels, 0 to 1048576, that the peer of a connection in mode 1 may have open at
-  // once. Neither end can open channels unless both set this.
+  // Not in the original. Channels, 0 to 1048576, that the peer of a connection in mode 1 or 2 may have open
+  // at once. Neither end can open channels unless both set this.
   bool SetChannels(uint32_t channels) {
     return openbats_config_set_channels(impl_->handle, channels) == bats_error_none;
   }

@@ -298,8 +298,8 @@ pub extern "C" fn openbats_config_set_memory_budget(config: Handle, bytes: u64) 
     })
 }
 
-/// Sets the number of channels, 0 to 2^20, that the peer of a connection in mode 1 may have open at
-/// once. Both ends must set it before either can open channels.
+/// Sets the number of channels, 0 to 2^20, that the peer of a connection in mode 1 or 2 may have open
+/// at once. Both ends must set it before either can open channels.
 #[unsafe(no_mangle)]
 pub extern "C" fn openbats_config_set_channels(config: Handle, channels: u32) -> c_int {
     change(config, |config| {

@@ -246,8 +246,8 @@ def connect(
     received data of all connections of a listener: each is charged 256 KiB at its start, and with use
     up to its ``receive_budget``.
 
-    ``channels`` is the number of channels, at most 2^20, that the peer may have open at once, in mode
-    brtp; see ``Connection.open_channel``."""
+    ``channels`` is the number of channels, at most 2^20, that the peer may have open at once, in modes
+    brtp and brctp; see ``Connection.open_channel``."""
     trusted = trust(fingerprint, authorities, known_hosts, insecure)
     files = identity(cert, key)
     chosen = options(
