@@ -21,7 +21,7 @@ mod frames;
 /// Packets measured once the state is built.
 const MEASURED: u64 = 1_000;
 
-pub(crate) const NAMES: [&str; 51] = [
+pub(crate) const NAMES: [&str; 53] = [
     "brtp-empty-messages",
     "brtp-one-byte-symbols",
     "brtp-two-symbol-repairs",
@@ -67,6 +67,8 @@ pub(crate) const NAMES: [&str; 51] = [
     "brctp-undecodable-blocks",
     "brctp-many-sizes",
     "brctp-displaced-sizes",
+    "brctp-channel-parts",
+    "brctp-channels-opened",
     "acks-many-ranges",
     "acks-wide-ranges",
     "acks-rank-feedback",
@@ -90,7 +92,7 @@ pub(crate) fn mode(name: &str) -> Option<Mode> {
 /// what the server delivers.
 pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) -> Option<Attack> {
     let (family, attack) = case.split_once('-')?;
-    let channels = (family == "channels").then_some(CHANNELS);
+    let channels = case.contains("channel").then_some(CHANNELS);
     let mode = mode(family).unwrap_or_default();
     // As the server announces it, in source packets: a quarter of the symbols of half of the budget.
     let block_credit = (transport.receive_budget.min(192 << 20) / 2 / 1_408 / 4) as u32;
@@ -144,6 +146,16 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
         "undecodable-blocks" => blocks::undecodable(&mut target, block_credit),
         "many-sizes" => blocks::of_many_sizes(&mut target, block_credit),
         "displaced-sizes" => blocks::of_displaced_sizes(&mut target, block_credit),
+        // With channels, the flow has 7/32 of the budget or more.
+        "channel-parts" => {
+            // Within the credit of a channel and of the session with the smallest budget.
+            blocks::of_channels(&mut target, block_credit / 4, |n| {
+                (2 + 2 * (n / 29_000), 60_000 - 2 * (n % 29_000), &[7])
+            });
+        }
+        "channels-opened" => {
+            blocks::of_channels(&mut target, block_credit / 4, |n| (2 + 2 * n, 0, &[]));
+        }
         "many-ranges" => many_ranges(&mut target),
         "wide-ranges" => wide_ranges(&mut target),
         "rank-feedback" => rank_feedback(&mut target),
@@ -431,12 +443,13 @@ const CHANNELS: u32 = 10_000;
 /// Symbols full of channel frames, which the channels get although the first symbol never arrives: number
 /// of the channel, offset and part.
 fn channel_frames(target: &mut Attack, frame: impl Fn(u64) -> (u64, u64, &'static [u8])) {
-    full_symbols(target, 1, usize::MAX, |next, writer| {
-        let (id, offset, part) = frame(next);
-        writer.u8(5)?;
-        [id, offset, part.len() as u64].into_iter().try_for_each(|field| writer.varint(field))?;
-        writer.bytes(part)
-    });
+    full_symbols(target, 1, usize::MAX, |next, writer| channel_frame(frame(next), writer));
+}
+
+fn channel_frame((id, offset, part): (u64, u64, &[u8]), writer: &mut Writer<'_>) -> Option<()> {
+    writer.u8(5)?;
+    [id, offset, part.len() as u64].into_iter().try_for_each(|field| writer.varint(field))?;
+    writer.bytes(part)
 }
 
 /// Pushes packets without measuring them.

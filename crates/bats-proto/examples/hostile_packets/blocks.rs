@@ -2,10 +2,11 @@
 
 use std::ops::RangeFrom;
 
-use bats_code::rfc::{Field, InnerCode, OuterCode};
+use bats_code::rfc::{BatchCache, Encoder, Field, InnerCode, OuterCode};
 use bats_proto::wire::short_header::PacketKind;
+use bats_proto::wire::varint::Writer;
 
-use super::{MEASURED, packet};
+use super::{MEASURED, channel_frame, packet};
 use crate::Attack;
 
 /// Bytes of a source packet.
@@ -38,6 +39,50 @@ fn push(target: &mut Attack, packets: impl Iterator<Item = BlockPacket>) {
             writer.u8(last)
         });
         target.push(datagram);
+    }
+}
+
+/// Blocks full of channel frames, which the channels get although the first block never arrives: number of the channel,
+/// offset and part.
+pub(super) fn of_channels(
+    target: &mut Attack,
+    credit: u32,
+    frame: impl Fn(u64) -> (u64, u64, &'static [u8]),
+) {
+    let (size, blocks) = blocks_within(credit.min(2 * MEASURED as u32));
+    let mut next = 0;
+    for block in 1..=blocks {
+        // With a byte of padding.
+        let mut bytes = vec![0; usize::from(size) * CONTENT - 1];
+        let mut writer = Writer::new(&mut bytes);
+        let mut written = 0;
+        while channel_frame(frame(next), &mut writer).is_some() {
+            (next, written) = (next + 1, writer.written());
+        }
+        bytes[written..].fill(0);
+        let cache = BatchCache::new(code_of(size), CACHE);
+        let mut encoder = Encoder::new(cache, &bytes, CONTENT).expect("a valid block");
+        let mut packets: u32 = 0;
+        // A few more than the block needs.
+        while packets < u32::from(size) + 3 {
+            let mut coded = vec![vec![0; encoder.coded_packet_len()]; 16];
+            let mut outputs: Vec<&mut [u8]> = coded.iter_mut().map(Vec::as_mut_slice).collect();
+            let batch = packets / 16;
+            encoder.encode(batch, 0, &mut outputs).expect("a valid batch");
+            for coded in coded {
+                let number = target.packets as u32;
+                let datagram = packet(target, PacketKind::Repair, |writer| {
+                    writer.u32(number)?;
+                    writer.u32(block)?;
+                    writer.bytes(&size.to_be_bytes())?;
+                    writer.bytes(&(CONTENT as u16).to_be_bytes())?;
+                    writer.bytes(&batch.to_be_bytes()[1..])?;
+                    writer.bytes(&coded)
+                });
+                target.push(datagram);
+                packets += 1;
+            }
+        }
     }
 }
 

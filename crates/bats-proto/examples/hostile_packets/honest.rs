@@ -39,7 +39,8 @@ fn kind(case: &str) -> Option<Kind> {
     Some(match mode {
         "handshake" => Kind::FirstFlights,
         "acks" => Kind::Acknowledgements,
-        "channels" => Kind::Transfer(Traffic::Channels),
+        "channels" => Kind::Transfer(Traffic::Channels(Mode::Brtp)),
+        "brctp" if attack.contains("channel") => Kind::Transfer(Traffic::Channels(Mode::Brctp)),
         _ => {
             // Repairs of long windows, as a lossy path with many packets in flight has them.
             let is_lossy = attack.contains("linked-repairs") || attack == "repairs-solved-at-once";
@@ -84,7 +85,7 @@ enum Traffic {
     /// it still delivers 95 %.
     Messages { mode: Mode, bytes: usize, is_lossy: bool },
     /// Single bytes, each on another channel.
-    Channels,
+    Channels(Mode),
 }
 
 fn transfer(traffic: &Traffic) -> (u64, bool) {
@@ -94,7 +95,9 @@ fn transfer(traffic: &Traffic) -> (u64, bool) {
         Traffic::Messages { mode, bytes, is_lossy: lossy } => {
             (transport.mode, message_bytes, is_lossy) = (mode, bytes, lossy);
         }
-        Traffic::Channels => transport.channels = Some(CHANNELS as u32),
+        Traffic::Channels(mode) => {
+            (transport.mode, transport.channels) = (mode, Some(CHANNELS as u32));
+        }
     }
     if is_lossy {
         transport.congestion = RATE;
@@ -192,7 +195,7 @@ fn transfer(traffic: &Traffic) -> (u64, bool) {
                 }
             }
         }
-        if let Traffic::Channels = traffic {
+        if let Traffic::Channels(_) = traffic {
             while channels.len() < CHANNELS
                 && let Ok(id) = client.open_channel(now, handle)
             {

@@ -426,25 +426,27 @@ impl Channels {
     ///
     /// The peer broke a rule.
     pub fn take_early(&mut self, block: &mut Vec<u8>) -> Result<(), SessionError> {
-        let mut reader = Reader::new(block);
-        let mut rest = Vec::new();
+        // What stays is moved to the front, so that no second block is in memory.
+        let (mut at, mut kept) = (0, 0);
         loop {
-            let begin = block.len() - reader.remaining();
+            let mut reader = Reader::new(&block[at..]);
             let frame = message::decode(&mut reader)
                 .map_err(|message::Malformed| SessionError::Malformed)?;
+            let end = block.len() - reader.remaining();
             match frame {
                 None => break,
                 Some(MessageFrame::Channel(frame)) if self.has_early_room(&frame) => {
                     self.on_frame(frame, Order::Early)?;
                 }
                 Some(_) => {
-                    let end = block.len() - reader.remaining();
-                    rest.extend_from_slice(&block[begin..end]);
+                    block.copy_within(at..end, kept);
+                    kept += end - at;
                 }
             }
+            at = end;
         }
-        rest.shrink_to_fit();
-        *block = rest;
+        block.truncate(kept);
+        block.shrink_to_fit();
         Ok(())
     }
 
