@@ -12,11 +12,16 @@ def content(size, seed):
     return bytes((x * 31 + x // 251 + seed * 7) & 255 for x in range(size))
 
 
-@pytest.fixture
-def pair():
-    with openbats.listen("127.0.0.1", channels=4) as listener:
+@pytest.fixture(params=["brtp", "brctp"])
+def pair(request):
+    mode = request.param
+    with openbats.listen("127.0.0.1", channels=4, mode=mode) as listener:
         near = openbats.connect(
-            *listener.address, fingerprint=listener.fingerprint, timeout=LIMIT, channels=2
+            *listener.address,
+            fingerprint=listener.fingerprint,
+            timeout=LIMIT,
+            channels=2,
+            mode=mode,
         )
         yield near, listener.accept(LIMIT)
         near.close()

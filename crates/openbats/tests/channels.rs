@@ -38,6 +38,15 @@ fn with_channels(channels: u32) -> TransportConfig {
     TransportConfig { channels: Some(channels), ..TransportConfig::default() }
 }
 
+/// A pair whose ends allow so many channels, in each mode that has them.
+fn pairs(channels: [u32; 2]) -> impl Iterator<Item = Pair> {
+    [Mode::Brtp, Mode::Brctp].into_iter().map(move |mode| {
+        let [near, far] =
+            channels.map(|channels| TransportConfig { mode, ..with_channels(channels) });
+        pair(near, far)
+    })
+}
+
 fn content(number: u64, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 31 + at / 251) as u8 ^ number as u8).collect()
 }
@@ -54,32 +63,36 @@ fn read_all(channel: &Channel) -> Result<Vec<u8>, ChannelError> {
 
 #[test]
 fn channels_of_both_ends_carry_bytes_in_both_directions() {
-    let pair = pair(with_channels(10), with_channels(10));
-    for (from, to) in [(&pair.near, &pair.far), (&pair.far, &pair.near)] {
-        for len in [0, 1, 100_000, 5_000_000] {
-            thread::scope(|scope| {
-                scope.spawn(move || {
-                    let channel = to.accept_channel().wait_for(LIMIT).unwrap().unwrap();
-                    let all = read_all(&channel).unwrap();
-                    assert!(all == content(channel.id(), len), "{len} bytes");
-                    channel.write_all(&all).wait_for(LIMIT).unwrap().unwrap();
+    for pair in pairs([10, 10]) {
+        for (from, to) in [(&pair.near, &pair.far), (&pair.far, &pair.near)] {
+            for len in [0, 1, 100_000, 5_000_000] {
+                thread::scope(|scope| {
+                    scope.spawn(move || {
+                        let channel = to.accept_channel().wait_for(LIMIT).unwrap().unwrap();
+                        let all = read_all(&channel).unwrap();
+                        assert!(all == content(channel.id(), len), "{len} bytes");
+                        channel.write_all(&all).wait_for(LIMIT).unwrap().unwrap();
+                    });
+                    let channel = from.open_channel().wait_for(LIMIT).unwrap().unwrap();
+                    let data = content(channel.id(), len);
+                    channel.write_all(&data).wait_for(LIMIT).unwrap().unwrap();
+                    channel.finish().unwrap();
+                    assert_eq!(channel.finish(), Err(ChannelError::Finished));
+                    assert!(read_all(&channel).unwrap() == data, "{len} bytes come back");
+                    // The end stays the end.
+                    assert_eq!(read_all(&channel), Ok(Vec::new()));
                 });
-                let channel = from.open_channel().wait_for(LIMIT).unwrap().unwrap();
-                let data = content(channel.id(), len);
-                channel.write_all(&data).wait_for(LIMIT).unwrap().unwrap();
-                channel.finish().unwrap();
-                assert_eq!(channel.finish(), Err(ChannelError::Finished));
-                assert!(read_all(&channel).unwrap() == data, "{len} bytes come back");
-                // The end stays the end.
-                assert_eq!(read_all(&channel), Ok(Vec::new()));
-            });
+            }
         }
     }
 }
 
 #[test]
 fn messages_and_other_channels_pass_a_channel_that_is_not_read() {
-    let pair = pair(with_channels(10), with_channels(10));
+    pairs([10, 10]).for_each(|pair| check_stalled(&pair));
+}
+
+fn check_stalled(pair: &Pair) {
     let stalled = pair.near.open_channel().wait().unwrap();
     let mut written = 0;
     while let Ok(len) = stalled.write(&[1; 60_000]).wait_for(Duration::from_millis(300)) {
@@ -127,40 +140,48 @@ fn messages_and_other_channels_pass_a_channel_that_is_not_read() {
 /// The connection is idle otherwise, so no timer or packet would send the credit later.
 #[test]
 fn one_call_that_reads_gives_the_writer_credit() {
-    let pair = pair(with_channels(1), with_channels(1));
-    let near = pair.near.open_channel().wait().unwrap();
-    let mut written = 0;
-    while let Ok(len) = near.write(&[1; 60_000]).wait_for(Duration::from_millis(300)) {
-        written += len.unwrap();
+    for pair in pairs([1, 1]) {
+        let near = pair.near.open_channel().wait().unwrap();
+        let mut written = 0;
+        while let Ok(len) = near.write(&[1; 60_000]).wait_for(Duration::from_millis(300)) {
+            written += len.unwrap();
+        }
+        let far = pair.far.accept_channel().wait_for(LIMIT).unwrap().unwrap();
+        let unread = far.stats().unwrap().bytes_unread as usize;
+        let mut part = vec![0; written];
+        assert_eq!(far.read(&mut part).wait_for(LIMIT).unwrap(), Ok(unread));
+        near.writable().wait_for(LIMIT).expect("room again").unwrap();
     }
-    let far = pair.far.accept_channel().wait_for(LIMIT).unwrap().unwrap();
-    let unread = far.stats().unwrap().bytes_unread as usize;
-    let mut part = vec![0; written];
-    assert_eq!(far.read(&mut part).wait_for(LIMIT).unwrap(), Ok(unread));
-    near.writable().wait_for(LIMIT).expect("room again").unwrap();
 }
 
 #[test]
 fn resets_reach_the_reader_and_limits_delay_new_channels() {
-    let pair = pair(with_channels(0), with_channels(2));
-    let first = pair.near.open_channel().wait().unwrap();
-    let second = pair.near.open_channel().wait().unwrap();
-    assert!(pair.near.open_channel().wait_for(Duration::from_millis(50)).is_err(), "two are open");
-    assert!(pair.far.open_channel().wait_for(Duration::from_millis(50)).is_err(), "none allowed");
-    first.write_all(b"x").wait_for(LIMIT).unwrap().unwrap();
-    first.reset(5);
-    let far = pair.far.accept_channel().wait_for(LIMIT).unwrap().unwrap();
-    assert_eq!(read_all(&far), Err(ChannelError::Reset { code: 5 }));
-    assert_eq!(first.write(b"x").wait(), Err(ChannelError::Finished));
-    // When both directions have ended, another may be opened.
-    drop((first, far));
-    let third = pair.near.open_channel().wait_for(LIMIT).unwrap().unwrap();
-    assert!(third.id() > second.id());
-    pair.near.close(3, "done");
-    let closed = pair.far.accept_channel().wait_for(LIMIT).unwrap();
-    assert!(matches!(closed, Err(ChannelError::ConnectionClosed(_))), "{closed:?}");
-    let closed = third.write(b"x").wait_for(LIMIT).unwrap();
-    assert!(matches!(closed, Err(ChannelError::ConnectionClosed(_))), "{closed:?}");
+    for pair in pairs([0, 2]) {
+        let first = pair.near.open_channel().wait().unwrap();
+        let second = pair.near.open_channel().wait().unwrap();
+        assert!(
+            pair.near.open_channel().wait_for(Duration::from_millis(50)).is_err(),
+            "two are open"
+        );
+        assert!(
+            pair.far.open_channel().wait_for(Duration::from_millis(50)).is_err(),
+            "none allowed"
+        );
+        first.write_all(b"x").wait_for(LIMIT).unwrap().unwrap();
+        first.reset(5);
+        let far = pair.far.accept_channel().wait_for(LIMIT).unwrap().unwrap();
+        assert_eq!(read_all(&far), Err(ChannelError::Reset { code: 5 }));
+        assert_eq!(first.write(b"x").wait(), Err(ChannelError::Finished));
+        // When both directions have ended, another may be opened.
+        drop((first, far));
+        let third = pair.near.open_channel().wait_for(LIMIT).unwrap().unwrap();
+        assert!(third.id() > second.id());
+        pair.near.close(3, "done");
+        let closed = pair.far.accept_channel().wait_for(LIMIT).unwrap();
+        assert!(matches!(closed, Err(ChannelError::ConnectionClosed(_))), "{closed:?}");
+        let closed = third.write(b"x").wait_for(LIMIT).unwrap();
+        assert!(matches!(closed, Err(ChannelError::ConnectionClosed(_))), "{closed:?}");
+    }
 }
 
 #[test]
