@@ -304,6 +304,48 @@ fn parts_without_memory_stay_in_their_block_and_hold_up_no_other_channel() {
     assert_eq!(refused, Err(ChannelViolation::Sequence(2).into()));
 }
 
+/// A server whose memory for early parts is used up by channel 2.
+fn without_early_memory(limits: ChannelLimits) -> Channels {
+    let mut end = Channels::new(true, limits, limits.parameters());
+    let frames: Vec<_> = (0..500).map(|at| data(2, 1 + 2 * at, b"a")).collect();
+    end.take_early(&mut block(&frames)).unwrap();
+    assert!(end.receive_window.early() + 129 > limits.early_budget());
+    end
+}
+
+/// An empty part is not stored, so it needs no memory.
+#[test]
+fn the_end_of_a_channel_does_not_wait_for_memory() {
+    let limits = limits(SMALL_BUDGET);
+    let mut end = without_early_memory(limits);
+    let mut early = block(&[ChannelFrame::Data { id: 4, offset: 5, data: b"", end: true }]);
+    end.take_early(&mut early).unwrap();
+    assert!(early.is_empty());
+    let mut reassembly = Reassembly::new(limits.max_message());
+    reassembly.feed_with(&block(&[data(4, 0, b"first")]), Some(&mut end), false).unwrap();
+    let mut out = [0; 9];
+    assert_eq!(end.read(ChannelId(4), &mut out), Ok(Some(5)));
+    assert_eq!(end.read(ChannelId(4), &mut out), Ok(None));
+}
+
+/// Block 2 is decoded first, then block 1 with an empty part while there is no memory, then block 0, which closes the gap
+/// before the part of block 2. The empty part must not wait until then: it would be one of bytes that have arrived.
+#[test]
+fn an_empty_part_in_a_block_that_is_kept_is_no_violation() {
+    let limits = limits(SMALL_BUDGET);
+    let mut end = Channels::new(true, limits, limits.parameters());
+    end.take_early(&mut block(&[data(4, 100, &[7; 10])])).unwrap();
+    let mut frames = vec![data(4, 100, b"")];
+    frames.splice(0..0, (0..500).map(|at| data(2, 1 + 2 * at, b"a")));
+    let mut kept = block(&frames);
+    end.take_early(&mut kept).unwrap();
+    let parts = parts(&kept);
+    assert!(!parts.is_empty() && parts.iter().all(|part| part.0 == 2));
+    let mut reassembly = Reassembly::new(limits.max_message());
+    reassembly.feed_with(&block(&[data(4, 0, &[7; 100])]), Some(&mut end), false).unwrap();
+    assert_eq!(end.read(ChannelId(4), &mut [0; 200]), Ok(Some(110)));
+}
+
 /// Messages are in order: they stay in a block that is decoded early.
 #[test]
 fn messages_wait_in_their_block_for_the_blocks_before_it() {

@@ -101,9 +101,10 @@ impl ReceiveHalf {
         self.buffer.as_ref().map_or(0, |buffer| buffer.early)
     }
 
-    /// Memory that a part needs which waits behind a gap; 0 if it does not wait.
+    /// Memory that a part needs which waits behind a gap; 0 if it does not wait. An empty one is not stored: the end of
+    /// a channel needs no memory.
     pub(super) fn early_cost(&self, offset: u64, len: usize) -> usize {
-        let waits = self.state == ReceiveState::Open && offset > self.received();
+        let waits = self.state == ReceiveState::Open && len > 0 && offset > self.received();
         if waits { len.saturating_add(PART_OVERHEAD) } else { 0 }
     }
 
