@@ -98,7 +98,7 @@ fn correct(data: &[u8]) -> u64 {
                     // As a block, which keeps what has to wait.
                     let as_block = amount & 0x80 != 0;
                     let taken = match as_block {
-                        true => ends[1 - at].take_early(symbol),
+                        true => ends[1 - at].take_early(symbol).map(drop),
                         false => ends[1 - at].feed_early(symbol).map(drop),
                     };
                     assert_eq!(taken, Ok(()), "symbols of a correct end are accepted");
@@ -132,7 +132,7 @@ fn garbage(data: &[u8]) -> u64 {
         let (symbol, tail) = tail.split_at(usize::from(len).min(tail.len()));
         rest = tail;
         let taken = if len % 4 == 2 {
-            channels.take_early(&mut symbol.to_vec())
+            channels.take_early(&mut symbol.to_vec()).map(drop)
         } else if len % 4 == 0 && channels.takes_early() {
             channels.feed_early(symbol).map(drop)
         } else {

@@ -44,6 +44,16 @@ pub struct RatelessParameters {
     pub receivers: u32,
 }
 
+/// What [`RatelessReceiver::hand_up`] has passed on of a decoded block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HandedUp {
+    Nothing,
+    /// There was no room for the rest.
+    Partly,
+    /// All that need not wait for its turn.
+    Done,
+}
+
 #[derive(Debug)]
 enum Block {
     /// `support`: number of packets that agree with the block's sizes, less those that do not,
@@ -60,8 +70,7 @@ enum Block {
         packet_size: usize,
         data: Vec<u8>,
         authentic: bool,
-        /// [`RatelessReceiver::hand_up`] has had it.
-        handed_up: bool,
+        handed_up: HandedUp,
     },
 }
 
@@ -410,7 +419,7 @@ impl RatelessReceiver {
         let source_packets = u64::from(packets);
         self.counters.symbols_decoded += source_packets;
         let authentic = !self.over_relays;
-        let handed_up = false;
+        let handed_up = HandedUp::Nothing;
         let decoded = Block::Decoded { source_packets, packet_size, data, authentic, handed_up };
         self.insert_block(number, decoded);
         Ok(())
@@ -434,25 +443,31 @@ impl RatelessReceiver {
         Some(data)
     }
 
-    /// Calls `take` once for each decoded and authentic block that waits for an earlier one. `take` leaves what has
-    /// to wait in the bytes of the block; [`next_block`](Self::next_block) returns it later.
+    /// Calls `take` for each decoded and authentic block that waits for an earlier one. `take` leaves what has to wait
+    /// in the bytes of the block; [`next_block`](Self::next_block) returns it later. `take` returns false if it lacked
+    /// room for a part. It then gets the block again, but only when blocks before it were decoded or taken, as
+    /// `has_advanced` says: a part that continues the bytes before it needs no room. So a peer causes at most
+    /// [`MAX_OPEN`] calls with a block.
     ///
     /// # Errors
     ///
     /// That of `take`.
     pub fn hand_up<E>(
         &mut self,
-        mut take: impl FnMut(&mut Vec<u8>) -> Result<(), E>,
+        mut has_advanced: bool,
+        mut take: impl FnMut(&mut Vec<u8>) -> Result<bool, E>,
     ) -> Result<(), E> {
         for block in self.blocks.values_mut() {
             let Block::Decoded { data, authentic: true, handed_up, .. } = block else { continue };
-            if core::mem::replace(handed_up, true) {
-                continue;
+            match handed_up {
+                HandedUp::Nothing => has_advanced = true,
+                HandedUp::Partly if has_advanced => {}
+                HandedUp::Partly | HandedUp::Done => continue,
             }
             self.held -= data.len();
             let taken = take(data);
             self.held += data.len();
-            taken?;
+            *handed_up = if taken? { HandedUp::Done } else { HandedUp::Partly };
         }
         Ok(())
     }

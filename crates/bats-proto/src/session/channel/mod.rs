@@ -404,6 +404,12 @@ impl Channels {
     /// # Errors
     ///
     /// The peer broke a rule.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     pub fn feed_early(&mut self, symbol: &[u8]) -> Result<bool, SessionError> {
         let mut reader = Reader::new(symbol);
         let mut has_others = false;
@@ -420,34 +426,43 @@ impl Channels {
     }
 
     /// Takes the channel frames out of a block that was decoded before a missing one. Messages stay in it, and parts
-    /// for which there is no memory: a block may have many, so each is checked.
+    /// for which there is no memory: a block may have many, so each is checked. Returns false if such parts are left.
+    /// They may be tried again: a part that continues what has arrived needs no memory behind gaps.
     ///
     /// # Errors
     ///
     /// The peer broke a rule.
-    pub fn take_early(&mut self, block: &mut Vec<u8>) -> Result<(), SessionError> {
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
+    pub fn take_early(&mut self, block: &mut Vec<u8>) -> Result<bool, SessionError> {
         // What stays is moved to the front, so that no second block is in memory.
-        let (mut at, mut kept) = (0, 0);
+        let (mut at, mut kept) = (0_usize, 0_usize);
+        let mut is_all_taken = true;
         loop {
-            let mut reader = Reader::new(&block[at..]);
+            let mut reader = Reader::new(block.get(at..).unwrap_or_default());
             let frame = message::decode(&mut reader)
                 .map_err(|message::Malformed| SessionError::Malformed)?;
-            let end = block.len() - reader.remaining();
+            let end = block.len().saturating_sub(reader.remaining());
             match frame {
                 None => break,
                 Some(MessageFrame::Channel(frame)) if self.has_early_room(&frame) => {
                     self.on_frame(frame, Order::Early)?;
                 }
-                Some(_) => {
+                Some(frame) => {
+                    is_all_taken &= !matches!(frame, MessageFrame::Channel(_));
                     block.copy_within(at..end, kept);
-                    kept += end - at;
+                    kept = kept.saturating_add(end.saturating_sub(at));
                 }
             }
             at = end;
         }
         block.truncate(kept);
         block.shrink_to_fit();
-        Ok(())
+        Ok(is_all_taken)
     }
 
     /// Whether there is memory for a frame before its turn.

@@ -138,6 +138,31 @@ fn a_missing_block_delays_only_its_channels() {
     }
 }
 
+/// Block 0 is missing and parts behind its gap take all memory for early parts. Those of another channel in the same block
+/// are read as soon as the block before them is decoded.
+#[test]
+fn parts_without_memory_are_tried_again_when_their_gap_closes() {
+    let config = TransportConfig {
+        mode: Mode::Brctp,
+        channels: Some(8),
+        receive_budget: 3 << 20,
+        ..TransportConfig::default()
+    };
+    let mut pair = Pair::new(config, Over::Link);
+    let data = |id, offset, data| ChannelFrame::Data { id, offset, data, end: false };
+    let mut last: Vec<_> = (0..5_000).map(|at| data(2, 1 + 2 * at, &b"a"[..])).collect();
+    last.push(data(4, 5, b" second"));
+    let packets = forged(&[&[data(2, 0, b"missing")], &[data(4, 0, b"first")], &last]);
+    deliver(&mut pair, 1, &packets[2]);
+    let blocked = Err(ChannelError::Blocked);
+    let id = ChannelId::from(4);
+    let has_arrived = pair.ends[1].channels().and_then(|channels| channels.stats(id));
+    assert_eq!(has_arrived, Err(ChannelError::Closed), "the part has not been taken");
+    deliver(&mut pair, 1, &packets[1]);
+    assert_eq!(read(&mut pair, 1, id), (b"first second".to_vec(), blocked));
+    assert_eq!(read(&mut pair, 1, ChannelId::from(2)), (Vec::new(), blocked));
+}
+
 /// A small write does not wait until it fills a block.
 #[test]
 fn few_bytes_of_several_channels_are_sent_at_once_in_a_short_block() {
@@ -157,9 +182,9 @@ fn few_bytes_of_several_channels_are_sent_at_once_in_a_short_block() {
     }
 }
 
-/// The application reads neither messages nor one of the channels: the blocks go on.
+/// The application reads neither messages nor one of the channels: decoding continues.
 #[test]
-fn what_is_not_read_stops_at_its_credit_and_blocks_of_others_go_on() {
+fn what_is_not_read_stops_at_its_credit_and_decoding_continues() {
     for over in [Over::Link, Over::Relays(1)] {
         let config = TransportConfig {
             mode: Mode::Brctp,

@@ -224,17 +224,19 @@ impl Receiving for RatelessIncoming {
                 is_authentic
             });
         }
+        let mut has_advanced = false;
         // With channels, messages have a credit of their own: blocks never wait for the application.
         while (channels.is_some() || inbox.has_room(room))
             && let Some(block) = flow.next_block()
         {
+            has_advanced = true;
             reassembly.feed_with(&block, channels.as_deref_mut(), false)?;
             while let Some(message) = reassembly.pop() {
                 taken.add(inbox, message);
             }
         }
         if let Some(channels) = channels {
-            flow.hand_up(|block| channels.take_early(block))?;
+            flow.hand_up(has_advanced, |block| channels.take_early(block))?;
         }
         Ok(taken)
     }
