@@ -287,6 +287,12 @@ pub(in crate::session) trait Receiving {
     fn seen_end(&self) -> Option<u64>;
 
     /// Symbol number and symbol of a source packet.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn source<'a>(&self, payload: &'a [u8]) -> Option<(u64, &'a [u8])> {
         let seen_end = self.seen_end()?;
         let mut reader = Reader::new(payload);

@@ -155,6 +155,12 @@ impl Sending for RatelessOutgoing {
         self.flow.counters()
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn number_of(&self, _kind: PacketKind, payload: &[u8]) -> Option<u64> {
         let mut reader = Reader::new(payload);
         Some(RepairHeader::decode(&mut reader)?.first_symbol(self.flow.next_number()))

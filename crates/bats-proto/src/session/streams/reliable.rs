@@ -158,6 +158,12 @@ impl Sending for ReliableOutgoing {
         self.flow.counters()
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn number_of(&self, kind: PacketKind, payload: &[u8]) -> Option<u64> {
         if kind != PacketKind::Source {
             return None;

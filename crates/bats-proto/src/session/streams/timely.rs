@@ -169,6 +169,12 @@ impl Sending for TimelyOutgoing {
         self.queue.expired()
     }
 
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
     fn number_of(&self, kind: PacketKind, payload: &[u8]) -> Option<u64> {
         if kind != PacketKind::Source {
             return None;
