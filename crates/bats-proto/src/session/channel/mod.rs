@@ -1,8 +1,9 @@
 //! Channels: streams of bytes within a session, each with its own order, credit and end.
 //!
-//! All frames of channels are in symbols, so the code of the flow makes them reliable, and nothing
-//! here is ever sent again. A frame needs no other frame to be read: symbols are handed up as soon as
-//! they are decoded, and only the channels that have bytes in a missing symbol wait for it.
+//! All frames of channels are in symbols, or in blocks of BRCTP, so the code of the flow makes them
+//! reliable, and nothing here is ever sent again. A frame needs no other frame to be read: symbols and
+//! blocks are handed up when they are decoded. Then only the channels that have bytes in a missing one
+//! wait for it, while there is memory for parts behind gaps and the flow can continue; see ADR 0021.
 //!
 //! Unread bytes are charged to the channel and to the session. They are no longer in the flow, so a
 //! channel that is not read does not hold up the others until the session's window is used up.
