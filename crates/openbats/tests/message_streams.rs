@@ -18,7 +18,7 @@ fn pair(mode: Mode, send_budget: Option<usize>) -> (Connection, Connection) {
     let default = TransportConfig::default();
     let transport = TransportConfig {
         mode,
-        channels: (mode == Mode::Brtp).then_some(8),
+        channels: matches!(mode, Mode::Brtp | Mode::Brctp).then_some(8),
         send_budget: send_budget.unwrap_or(default.send_budget),
         ..default
     };

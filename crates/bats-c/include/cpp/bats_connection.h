@@ -276,8 +276,8 @@ using ChannelPtr = std::shared_ptr<Channel>;
 using ChannelCallback = std::function<void(const ChannelPtr&, ChannelEvent, const octet* data,
                                            size_t length, uint64_t code)>;
 
-// A stream of bytes in each direction within a connection of mode 1, with an order, flow control and an
-// end of its own. openbats.h describes its events and calls. Usable from several threads.
+// A stream of bytes in each direction within a connection of mode 1 or 2, with an order, flow control and
+// an end of its own. openbats.h describes its events and calls. Usable from several threads.
 class Channel : public std::enable_shared_from_this<Channel> {
  public:
   // Opens a channel; null on an error. Needs BatsConfiguration::SetChannels at both ends.

@@ -19,7 +19,7 @@ fn byte(id: ChannelId, offset: usize) -> u8 {
     (offset % 251) as u8 ^ id.number() as u8
 }
 
-/// What a channel has had when it ended.
+/// How a channel ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Finished,

@@ -213,7 +213,7 @@ impl Streams {
         match self.incoming.holds_blocks(&self.inbox) {
             // A block needs much more while it is solved than when its packets arrive.
             Some(true) => limit,
-            // Only structures of batches are held.
+            // Structures of batches, and bytes of channels, which `for_packet` includes.
             Some(false) => for_packet,
             None => for_packet + self.incoming.bytes_missing(),
         }
