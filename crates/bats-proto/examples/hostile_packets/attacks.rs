@@ -95,6 +95,8 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
     let channels = case.contains("channel").then_some(CHANNELS);
     let mode = mode(family).unwrap_or_default();
     // As the server announces it, in source packets: a quarter of the symbols of half of the budget.
+    let allowed_channels =
+        u64::from(CHANNELS).min(transport.receive_budget as u64 / 2 / CHANNEL_COST);
     let block_credit = (transport.receive_budget.min(192 << 20) / 2 / 1_408 / 4) as u32;
     let mut transport = TransportConfig { mode, channels, ..transport };
     if attack == "new-addresses" {
@@ -146,16 +148,18 @@ pub(crate) fn attacked(case: &str, transport: TransportConfig, is_read: bool) ->
         "undecodable-blocks" => blocks::undecodable(&mut target, block_credit),
         "many-sizes" => blocks::of_many_sizes(&mut target, block_credit),
         "displaced-sizes" => blocks::of_displaced_sizes(&mut target, block_credit),
-        // With channels, the flow has 7/32 of the budget or more.
+        // With channels the flow has at least 7/32 of the budget, not half of it: with a quarter of the blocks no credit
+        // is exceeded.
         "channel-parts" => {
             // Within the credit of a channel and of the session with the smallest budget.
             blocks::of_channels(&mut target, block_credit / 4, |n| {
                 (2 + 2 * (n / 29_000), 60_000 - 2 * (n % 29_000), &[7])
             });
         }
-        "channels-opened" => {
-            blocks::of_channels(&mut target, block_credit / 4, |n| (2 + 2 * n, 0, &[]));
-        }
+        // All that the server allows, again and again: it stays open.
+        "channels-opened" => blocks::of_channels(&mut target, block_credit / 4, |n| {
+            (2 + 2 * (n % allowed_channels), 0, &[])
+        }),
         "many-ranges" => many_ranges(&mut target),
         "wide-ranges" => wide_ranges(&mut target),
         "rank-feedback" => rank_feedback(&mut target),
@@ -439,6 +443,8 @@ fn single_solutions(target: &mut Attack) {
 
 /// Channels that the client may have open.
 const CHANNELS: u32 = 10_000;
+/// Memory that the server counts for a channel. Half of the budget is for channels.
+const CHANNEL_COST: u64 = 448;
 
 /// Symbols full of channel frames, which the channels get although the first symbol never arrives: number
 /// of the channel, offset and part.
