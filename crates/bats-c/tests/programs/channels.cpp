@@ -118,8 +118,8 @@ static void WriteAll(const ChannelPtr& channel, const octetVec& data) {
   }));
 }
 
-static void ChannelsCarryBytesInBothDirections() {
-  Pair pair(WithChannels(10), WithChannels(10));
+static void CarryBytesInBothDirections(int mode) {
+  Pair pair(WithChannels(10, mode), WithChannels(10, mode));
   for (bool from_client : {true, false}) {
     const auto& here = from_client ? pair.near : pair.far;
     const auto& there = from_client ? pair.far : pair.near;
@@ -151,6 +151,10 @@ static void ChannelsCarryBytesInBothDirections() {
     // The callback of the next turn replaces this one.
     others.Drop();
   }
+}
+
+static void ChannelsCarryBytesInBothDirections() {
+  for (int mode : {1, 2}) CarryBytesInBothDirections(mode);
 }
 
 static void APausedChannelDelaysNothingElse() {
@@ -221,7 +225,7 @@ static void BothEndsMustAllowChannels() {
   const std::vector<std::pair<BatsConfiguration, BatsConfiguration>> pairs = {
       {WithChannels(1), Config(1)},
       {Config(1), WithChannels(1)},
-      {WithChannels(1, 2), WithChannels(1, 2)},
+      {WithChannels(1, 0), WithChannels(1, 0)},
       {WithChannels(1, 10), WithChannels(1, 10)}};
   for (const auto& [server, client] : pairs) {
     Pair pair(server, client);
