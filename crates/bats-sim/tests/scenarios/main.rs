@@ -60,6 +60,7 @@ mod small_budgets;
 mod small_transfers;
 mod steady_messages;
 mod swarm;
+mod thin_channel;
 mod thin_flow;
 mod tiny_queues;
 mod very_heavy_loss;

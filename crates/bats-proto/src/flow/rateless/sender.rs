@@ -19,6 +19,10 @@ use crate::wire::varint::Writer;
 
 /// A new block may be cut when fewer packets than this remain to be sent of the first round.
 const MIN_UNSENT_PACKETS: u64 = 64;
+/// The path transports the source packets of a bounded block in about this time, or in this part of a round trip if
+/// that is longer ([`RatelessSender::bound_blocks`]).
+const BLOCK_TIME: Duration = Duration::from_millis(10);
+const BLOCK_ROUND_TRIPS: u32 = 4;
 /// Maximum number of source packets of a block once relays have polluted one. One polluted packet
 /// in 1,000 then spoils one block in sixteen.
 const MAX_BLOCK_POLLUTED: u32 = 64;
@@ -92,6 +96,8 @@ pub struct RatelessSender {
     link: Option<u64>,
     /// Maximum number of source packets of a block.
     max_source_packets: u32,
+    /// The same, as far as the rate of the path bounds blocks.
+    max_at_rate: u32,
     /// Time that relays have for repairs.
     feedback_delay: Duration,
     bytes: usize,
@@ -115,6 +121,7 @@ impl RatelessSender {
             next_batch: 0,
             link: None,
             max_source_packets: MAX_BLOCK,
+            max_at_rate: MAX_BLOCK,
             feedback_delay: Duration::ZERO,
             bytes: 0,
             counters: SenderCounters::default(),
@@ -147,9 +154,19 @@ impl RatelessSender {
     /// Maximum number of source packets of the next block. 0 while the credit is short, because
     /// many small blocks would take more packets than a large one.
     fn room(&self) -> u32 {
-        let most =
-            (self.parameters.initial_credit / 2).clamp(1, u64::from(self.max_source_packets));
+        let most = self.max_source_packets.min(self.max_at_rate);
+        let most = (self.parameters.initial_credit / 2).clamp(1, u64::from(most));
         if self.credit.saturating_sub(self.cut) >= most { most as u32 } else { 0 }
+    }
+
+    /// Bounds blocks by the rate of the path, to a batch at least: what is written after a block was cut waits until
+    /// the block was sent, so a channel with much data would delay the others. `packet` is the size of a packet in
+    /// bytes.
+    pub fn bound_blocks(&mut self, packet: usize, path: &PathView) {
+        let time = BLOCK_TIME.max(path.smoothed_rtt / BLOCK_ROUND_TRIPS);
+        let bytes = path.rate_bytes_per_second as f64 * time.as_secs_f64();
+        let packets = (bytes / packet.max(1) as f64) as u32;
+        self.max_at_rate = packets.clamp(BATCH as u32, MAX_BLOCK);
     }
 
     /// Whether another block can be pushed now. Large blocks are more efficient, so a block is cut
@@ -161,7 +178,8 @@ impl RatelessSender {
         };
         (self.blocks.len() as u64) < MAX_OPEN
             && self.room() > 0
-            && self.blocks.iter().map(waiting).sum::<u64>() < MIN_UNSENT_PACKETS
+            && self.blocks.iter().map(waiting).sum::<u64>()
+                < MIN_UNSENT_PACKETS.min(self.max_at_rate.into())
             && (self.blocks.is_empty() || self.bytes < self.parameters.budget)
     }
 

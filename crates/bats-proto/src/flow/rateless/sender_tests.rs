@@ -95,6 +95,33 @@ fn blocks_have_half_the_initial_credit_while_there_is_that_much() {
     assert_eq!([1, 3, 1_024, 9_000].map(room), [1, 1, 512, 512]);
 }
 
+/// A block takes 10 ms or a quarter of a round trip at the rate of the path, and has a batch at least.
+#[test]
+fn blocks_are_bounded_by_the_rate_if_asked_for() {
+    let mut sender = sender();
+    assert_eq!(sender.room(), 500);
+    for (rate, rtt, expected) in [
+        (1_000_000, 20, 16),
+        (1_000_000, 40, 16),
+        (2_000_000, 40, 20),
+        (2_000_000, 400, 200),
+        (1_000_000_000, 400, 500),
+        (0, 400, 16),
+    ] {
+        let rtt = Duration::from_millis(rtt);
+        let view = PathView { rate_bytes_per_second: rate, smoothed_rtt: rtt, ..path(0.0) };
+        sender.bound_blocks(1_000, &view);
+        assert_eq!(sender.room(), expected, "{rate} bytes/s, {rtt:?}");
+    }
+    sender.bound_blocks(1_000, &PathView { rate_bytes_per_second: 0, ..path(0.0) });
+    let mut cut = 0;
+    while sender.wants_block() {
+        push(&mut sender, 10, true, 0.0);
+        cut += 10;
+    }
+    assert_eq!(cut, 20, "as many as a block has wait at least");
+}
+
 #[test]
 fn block_has_one_byte_less_than_its_packets() {
     for (mut sender, size) in [(sender(), PACKET), (relayed(), RELAYED_PACKET)] {

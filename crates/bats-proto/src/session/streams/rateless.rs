@@ -96,6 +96,10 @@ impl Sending for RatelessOutgoing {
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
         let Self { queue, flow } = self;
+        // Not over relays, where short blocks cost throughput (ADR 0021).
+        if channels.is_some() && seal.is_none() {
+            flow.bound_blocks(symbol_size, path);
+        }
         let has_more = |queue: &SendQueue, channels: &Option<&mut Channels>| {
             queue.is_sendable() || channels.as_ref().is_some_and(|c| c.is_sendable())
         };
