@@ -447,7 +447,7 @@ impl RatelessReceiver {
     /// in the bytes of the block; [`next_block`](Self::next_block) returns it later. `take` returns false if it lacked
     /// room for a part. It then gets the block again, but only when blocks before it were decoded or taken, as
     /// `has_advanced` says: a part that continues the bytes before it needs no room. So a peer causes at most
-    /// [`MAX_OPEN`] calls with a block.
+    /// `MAX_OPEN` calls with a block.
     ///
     /// # Errors
     ///
