@@ -1,5 +1,5 @@
 //! Adaptive recoding: the number of recoded packets that follow a batch if the next node does not
-//! report ranks.
+//! report ranks, and that follow each packet of a thin flow if it does.
 
 use bats_code::BATCH_SIZE;
 use bats_code::adaptive::{HopLoss, RecodingPlan};
@@ -58,6 +58,18 @@ impl AdaptiveCounts {
         let loss = loss.or_else(|_| HopLoss::independent(p));
         self.plan = loss.and_then(|loss| RecodingPlan::adaptive(&self.ranks, loss, budget)).ok();
         self.ranks.iter_mut().for_each(|n| *n *= DECAY);
+    }
+}
+
+/// Number of recoded packets that follow each packet of a thin flow, because a report takes a round
+/// trip. Two from 2 % loss on, as end to end: with one, over three hops at 5 %, one packet in 130
+/// waits for a report and delays the messages behind it.
+pub(super) fn recoded_per_packet(loss: f64) -> usize {
+    match loss {
+        p if p < 0.005 => 0,
+        p if p <= 0.02 => 1,
+        p if p <= 0.2 => 2,
+        _ => 3,
     }
 }
 

@@ -7,7 +7,7 @@ use bats_code::BATCH_SIZE;
 use bats_code::recode::Recoder;
 use bats_types::{ReportBudget, Timestamp};
 
-use super::adaptive::AdaptiveCounts;
+use super::adaptive::{AdaptiveCounts, recoded_per_packet};
 use super::batch::{Batch, CLOSE_AFTER, row_bytes};
 use super::coding::{Coded, recoded_header, write_header};
 use super::config::{BATCH_RANK_INTERVAL, MAX_RECODED, QUEUE_PACKETS, RelayStats};
@@ -685,17 +685,5 @@ impl Outbound {
         if unfinished {
             self.arm(now + CLOSE_AFTER);
         }
-    }
-}
-
-/// Number of recoded packets that follow each packet of a thin flow, because a report takes a round
-/// trip. Two from 2 % loss on, as end to end: with one, over three hops at 5 %, one packet in 130
-/// waits for a report and delays the messages behind it.
-pub(super) fn recoded_per_packet(loss: f64) -> usize {
-    match loss {
-        p if p < 0.005 => 0,
-        p if p <= 0.02 => 1,
-        p if p <= 0.2 => 2,
-        _ => 3,
     }
 }

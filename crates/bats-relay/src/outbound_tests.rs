@@ -8,12 +8,13 @@ use bats_wire::batch_rank::{BatchRank, MAX_BATCHES, Space};
 use bats_wire::short_header::PacketKind;
 use proptest::prelude::{prop, proptest};
 
+use super::adaptive::recoded_per_packet;
 use super::batch::{Batch, CLOSE_AFTER, row_bytes};
 use super::coding::Coded;
 use super::config::{MAX_RECODED, QUEUE_PACKETS, RelayStats};
 use super::inbound::batch_timeout;
 use super::link_view::LinkView;
-use super::outbound::{Outbound, recoded_per_packet};
+use super::outbound::Outbound;
 use super::rate_limit::RateLimits;
 use super::room::round_trip_packets;
 use super::tests::{KEY, NOW, report, view};
