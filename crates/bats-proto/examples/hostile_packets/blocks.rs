@@ -27,19 +27,31 @@ struct BlockPacket {
 /// Each is the only packet of its batch, which takes the most memory.
 fn push(target: &mut Attack, packets: impl Iterator<Item = BlockPacket>) {
     for BlockPacket { block, size, batch, coefficients, last } in packets {
-        let number = target.packets as u32;
-        let datagram = packet(target, PacketKind::Repair, |writer| {
-            writer.u32(number)?;
-            writer.u32(block)?;
-            writer.bytes(&size.to_be_bytes())?;
-            writer.bytes(&(CONTENT as u16).to_be_bytes())?;
-            writer.bytes(&batch.to_be_bytes()[1..])?;
+        push_packet(target, (block, size, batch), |writer| {
             writer.bytes(&coefficients)?;
             writer.bytes(&[0; CONTENT - 1])?;
             writer.u8(last)
         });
-        target.push(datagram);
     }
+}
+
+/// A packet of a block with this number of source packets and of this batch. `content` writes coefficients and the
+/// coded bytes.
+fn push_packet(
+    target: &mut Attack,
+    (block, size, batch): (u32, u16, u32),
+    content: impl FnOnce(&mut Writer<'_>) -> Option<()>,
+) {
+    let number = target.packets as u32;
+    let datagram = packet(target, PacketKind::Repair, |writer| {
+        writer.u32(number)?;
+        writer.u32(block)?;
+        writer.bytes(&size.to_be_bytes())?;
+        writer.bytes(&(CONTENT as u16).to_be_bytes())?;
+        writer.bytes(&batch.to_be_bytes()[1..])?;
+        content(writer)
+    });
+    target.push(datagram);
 }
 
 /// Blocks full of channel frames, which the channels get although the first block never arrives: number of the channel,
@@ -70,16 +82,7 @@ pub(super) fn of_channels(
             let batch = packets / 16;
             encoder.encode(batch, 0, &mut outputs).expect("a valid batch");
             for coded in coded {
-                let number = target.packets as u32;
-                let datagram = packet(target, PacketKind::Repair, |writer| {
-                    writer.u32(number)?;
-                    writer.u32(block)?;
-                    writer.bytes(&size.to_be_bytes())?;
-                    writer.bytes(&(CONTENT as u16).to_be_bytes())?;
-                    writer.bytes(&batch.to_be_bytes()[1..])?;
-                    writer.bytes(&coded)
-                });
-                target.push(datagram);
+                push_packet(target, (block, size, batch), |writer| writer.bytes(&coded));
                 packets += 1;
             }
         }
