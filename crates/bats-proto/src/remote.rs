@@ -9,7 +9,8 @@ use crate::wire::flow::FlowKey;
 pub(crate) enum Remote {
     /// At an address of the network: the peer of a link.
     Network(SocketAddr),
-    /// Beyond relays: the peer of an end-to-end session. The flow is the one that this node sends.
+    /// Beyond relays: the peer of an end-to-end session; or a neighbour: that of a direct session. The flow is the one
+    /// that this node sends.
     Relays(FlowKey),
 }
 
@@ -28,6 +29,11 @@ impl Remote {
             Self::Network(_) => None,
             Self::Relays(key) => Some(key),
         }
+    }
+
+    /// The flow of a direct session: only links with the neighbour transport it.
+    pub(crate) fn direct_flow(self) -> Option<FlowKey> {
+        self.flow_key().filter(|key| key.is_direct())
     }
 
     /// Whether relays lead to the peer.

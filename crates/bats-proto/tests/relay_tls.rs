@@ -128,7 +128,7 @@ impl ThreeNodes {
             !self.world.nodes[index].route(self.world.now, node(towards), link),
             "not admitted"
         );
-        assert!(self.world.nodes[index].admit(link));
+        assert!(self.world.nodes[index].admit(self.world.now, link));
         assert!(self.world.nodes[index].route(self.world.now, node(towards), link));
     }
 
@@ -165,7 +165,7 @@ fn check_end_to_end_messages(mut net: ThreeNodes) {
     let other = net.link(SINK, &Event::Accepted);
     assert_eq!(net.world.nodes[SINK].remote_node(other), Some(node(SOURCE)));
     assert_eq!(net.world.nodes[SOURCE].peer_fingerprint(session), Some(net.prints[SINK]));
-    assert!(!net.world.nodes[SOURCE].admit(session), "a session is not a link");
+    assert!(!net.world.nodes[SOURCE].admit(net.world.now, session), "a session is not a link");
 
     for number in 0..300 {
         net.world.nodes[SOURCE].send(net.world.now, session, message(number)).unwrap();
@@ -280,7 +280,7 @@ fn a_session_is_not_replaced_by_one_with_the_same_flow() {
     net.run(Duration::from_millis(500));
     net.admit(SOURCE, &Event::Connected, SINK);
     let link = net.link(RELAY, &Event::Accepted);
-    assert!(net.world.nodes[RELAY].admit(link));
+    assert!(net.world.nodes[RELAY].admit(net.world.now, link));
     net.world.events.clear();
     let now = net.world.now;
     connect_in_flow(&mut net.world.nodes[SOURCE], now, flow, "node.example", config).unwrap();

@@ -53,7 +53,7 @@ fn policy_of_a_link_limits_transit_sources_and_destinations() {
     ] {
         let mut relay = relay(&[LINK_UP, LINK_DOWN]);
         assert!(relay.set_routes(NOW, KEY.destination, &[(LINK_DOWN, 0)]));
-        relay.set_policy(LINK_UP, policy.clone());
+        relay.set_policy(NOW, LINK_UP, policy.clone());
         assert!(!receive(&mut relay, KEY, 1));
         assert_eq!(sends(&mut relay, LINK_DOWN, 1), transits, "{policy:?}");
         assert_eq!(receive(&mut relay, to_relay, 1), arrives, "{policy:?}");

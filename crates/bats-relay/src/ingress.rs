@@ -107,7 +107,7 @@ impl Relay {
         let mix = u64::from(key.flow) << 32 | u64::from(key.source.0);
         let mut flow = Flow::new(now, self.seed ^ mix.wrapping_mul(0xd6e8_feb8_6659_fd93));
         if key.destination != self.config.node {
-            flow.outbound.extend(self.routes(key.destination).map(|link| {
+            flow.outbound.extend(self.routes(key).map(|link| {
                 let feedback = self.links.get(&link).is_some_and(|state| state.feedback);
                 (link, Box::new(Outbound::new(flow.seed, feedback)))
             }));
@@ -194,6 +194,10 @@ impl Relay {
     )]
     fn on_unroutable(&mut self, now: Timestamp, key: FlowKey, kind: PacketKind, payload: &[u8]) {
         self.stats.dropped.unroutable = self.stats.dropped.unroutable.saturating_add(1);
+        if key.is_direct() {
+            // Its session waits for a link with the neighbour.
+            return;
+        }
         if self.unroutable.allows_event(now, key.destination, self.events.len()) {
             self.events.push_back(RelayEvent::Unroutable(key.destination));
         }
@@ -381,7 +385,7 @@ impl Relay {
         if !self.open_flow(now, key, None) {
             return;
         }
-        let next = self.route(key.destination);
+        let next = self.route(key);
         let header = FlowHeader { key, hop_limit: self.config.hop_limit.saturating_sub(1) };
         self.push_opaque(now, next, header, packet);
         self.arm(key);

@@ -21,6 +21,9 @@ mod batch;
 mod bucket_tests;
 mod coding;
 mod config;
+mod destination;
+#[cfg(test)]
+mod direct_tests;
 mod flow;
 mod forwards;
 mod inbound;
@@ -77,6 +80,7 @@ pub use config::{
     MAX_FLOWS, MAX_NON_INNOVATIVE, MAX_OPAQUE, MAX_RECODED, MIN_FLOW_BYTES, NON_INNOVATIVE_WINDOW,
     RelayBatchStats, RelayConfig, RelayDropStats, RelayMemoryStats, RelayStats,
 };
+pub use destination::Destination;
 use flow::Flow;
 use inbound::report_interval;
 use link::{Link, Links, is_alive};
@@ -127,13 +131,15 @@ pub struct Relay {
     seed: u64,
     links: Links,
     routes: Routes,
+    /// Neighbours with which this node has direct sessions: the links with them are a route.
+    direct: BTreeSet<NodeId>,
     /// What is reported of missing routes.
     unroutable: UnroutableReports,
     flows: BTreeMap<FlowKey, Flow>,
     timers: Timers,
     /// Links with new packets to send.
     ready: BTreeSet<LinkId>,
-    /// Links that became unresponsive or were removed.
+    /// Links that became unresponsive, were removed, or have another neighbour now.
     lost: BTreeSet<LinkId>,
     events: VecDeque<RelayEvent>,
     limits: RateLimits,
@@ -153,6 +159,7 @@ impl Relay {
             seed,
             links: Links::new(),
             routes: Routes::default(),
+            direct: BTreeSet::new(),
             unroutable: UnroutableReports::default(),
             flows: BTreeMap::new(),
             timers: Timers::default(),
@@ -207,14 +214,29 @@ impl Relay {
         self.routes.on_link_change();
     }
 
-    /// Sets what the packets of an admitted link may do. By default they may do everything.
-    pub fn set_policy(&mut self, link: LinkId, policy: LinkPolicy) {
+    /// Sets what the packets of an admitted link may do, and which neighbour it leads to. By default they may do
+    /// everything, and no neighbour is known.
+    pub fn set_policy(&mut self, now: Timestamp, link: LinkId, policy: LinkPolicy) {
         let Some(state) = self.links.get_mut(&link) else { return };
         if let Some(limit) = policy.rate {
             self.limits.set(limit);
         }
-        state.policy = policy;
+        let neighbour = policy.neighbour;
+        let before = core::mem::replace(&mut state.policy, policy).neighbour;
         self.drop_unused_limits();
+        if neighbour != before {
+            self.change_neighbour(now, link, before, neighbour);
+        }
+    }
+
+    /// The admitted links with a neighbour, responsive ones first.
+    #[must_use]
+    pub fn links_with(&self, neighbour: NodeId) -> Vec<LinkId> {
+        let links =
+            self.links.iter().filter(|(_, state)| state.policy.neighbour == Some(neighbour));
+        let mut found: Vec<LinkId> = links.map(|(&link, _)| link).collect();
+        found.sort_by_key(|&link| !self.is_alive(link));
+        found
     }
 
     /// Drops the limits that no link has any more.
@@ -240,27 +262,27 @@ impl Relay {
 
     /// The admitted links to a node, of the lowest tier with a responsive one. Polluting and demoted
     /// links are left out while another link is responsive.
-    pub fn routes(&self, destination: NodeId) -> impl Iterator<Item = LinkId> {
-        self.routes.usable(&self.links, destination)
+    pub fn routes(&self, destination: impl Into<Destination>) -> impl Iterator<Item = LinkId> {
+        self.routes.usable(&self.links, destination.into())
     }
 
     /// Whether a link is one of the [`Relay::routes`] to a node.
     #[must_use]
-    pub fn leads_to(&self, destination: NodeId, link: LinkId) -> bool {
+    pub fn leads_to(&self, destination: impl Into<Destination>, link: LinkId) -> bool {
         self.routes(destination).any(|usable| usable == link)
     }
 
     /// The fastest link to a node: the responsive one with the shortest round trip, or the one with
     /// the shortest round trip of all if none is responsive.
     #[must_use]
-    pub fn route(&self, destination: NodeId) -> Option<LinkId> {
-        self.routes.fastest(&self.links, destination)
+    pub fn route(&self, destination: impl Into<Destination>) -> Option<LinkId> {
+        self.routes.fastest(&self.links, destination.into())
     }
 
     /// Combined measurements of the links to a node.
     #[must_use]
-    pub fn path_set(&self, destination: NodeId) -> PathSetStats {
-        self.routes.path_set(&self.links, destination)
+    pub fn path_set(&self, destination: impl Into<Destination>) -> PathSetStats {
+        self.routes.path_set(&self.links, destination.into())
     }
 
     /// The longest round trip of the links that a flow arrives over.
@@ -275,8 +297,13 @@ impl Relay {
     /// the faster links after these have sent the backlog. A slow link delays short messages but
     /// helps with a long queue.
     #[must_use]
-    pub fn is_worthwhile(&self, destination: NodeId, link: LinkId, backlog: u64) -> bool {
-        self.routes.is_worthwhile(&self.links, destination, link, backlog)
+    pub fn is_worthwhile(
+        &self,
+        destination: impl Into<Destination>,
+        link: LinkId,
+        backlog: u64,
+    ) -> bool {
+        self.routes.is_worthwhile(&self.links, destination.into(), link, backlog)
     }
 
     /// All flows, in the order of their keys; at most [`MAX_FLOWS`].
@@ -496,7 +523,7 @@ impl Relay {
         self.ready.pop_first()
     }
 
-    /// A link that became unresponsive or was removed. Sessions release the symbols that they
+    /// A link that became unresponsive, was removed, or has another neighbour now. Sessions release the symbols that they
     /// assigned to it.
     #[inline]
     pub fn pop_lost(&mut self) -> Option<LinkId> {

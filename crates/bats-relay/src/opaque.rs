@@ -127,6 +127,14 @@ impl OpaqueQueue {
         self.packets.drain(..).map(|packet| (packet.header, packet.bytes)).collect()
     }
 
+    /// Removes the packets of direct flows, to queue them for another link.
+    pub(super) fn take_direct(&mut self) -> Vec<(FlowHeader, Vec<u8>)> {
+        let (direct, others): (VecDeque<QueuedPacket>, VecDeque<QueuedPacket>) =
+            self.packets.drain(..).partition(|packet| packet.header.key.is_direct());
+        self.packets = others;
+        direct.into_iter().map(|packet| (packet.header, packet.bytes)).collect()
+    }
+
     /// Drops the packets of a flow.
     pub(super) fn forget(&mut self, key: FlowKey) {
         self.packets.retain(|packet| packet.header.key != key);

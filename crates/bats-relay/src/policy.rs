@@ -17,6 +17,9 @@ pub struct LinkPolicy {
     pub sources: Option<BTreeSet<NodeId>>,
     /// Nodes that packets may go to, this one included; `None` for all.
     pub destinations: Option<BTreeSet<NodeId>>,
+    /// The node that the owner has tied to the certificate of the link's other end. Direct sessions with this node, and
+    /// with no other, use the link; `None` for no direct sessions.
+    pub neighbour: Option<NodeId>,
     /// How much is forwarded of what the neighbour sends; `None` for all. What is beyond it waits here,
     /// and the neighbour's credit for the flows shrinks.
     pub rate: Option<RateLimit>,
@@ -24,14 +27,17 @@ pub struct LinkPolicy {
 
 impl Default for LinkPolicy {
     fn default() -> Self {
-        Self { transit: true, sources: None, destinations: None, rate: None }
+        Self { transit: true, sources: None, destinations: None, neighbour: None, rate: None }
     }
 }
 
 impl LinkPolicy {
-    /// Whether a packet of this flow may enter; `here` if this node is its destination.
+    /// Whether a packet of this flow may enter; `here` if this node is its destination. A direct flow ends here and
+    /// begins at the neighbour itself.
     pub(super) fn allows(&self, key: FlowKey, here: bool) -> bool {
-        (here || self.transit)
+        let is_direct = here && self.neighbour == Some(key.source);
+        (!key.is_direct() || is_direct)
+            && (here || self.transit)
             && self.sources.as_ref().is_none_or(|nodes| nodes.contains(&key.source))
             && self.destinations.as_ref().is_none_or(|nodes| nodes.contains(&key.destination))
     }

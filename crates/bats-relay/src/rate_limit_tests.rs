@@ -72,7 +72,7 @@ fn from(source: u32) -> FlowKey {
 #[test]
 fn no_more_than_the_rate_of_a_neighbour_is_forwarded() {
     let mut relay = relay();
-    relay.set_policy(LINK_UP, limited(BITS_PER_SECOND, 1));
+    relay.set_policy(NOW, LINK_UP, limited(BITS_PER_SECOND, 1));
     for number in 0..400 {
         receive(&mut relay, NOW, LINK_UP, from(2), number);
         receive(&mut relay, NOW, OTHER_UP, from(3), number);
@@ -92,7 +92,7 @@ fn no_more_than_the_rate_of_a_neighbour_is_forwarded() {
     );
 
     // Without the limit the rest leaves at once.
-    relay.set_policy(LINK_UP, LinkPolicy::default());
+    relay.set_policy(NOW, LINK_UP, LinkPolicy::default());
     send(&mut relay, NOW + Duration::from_secs(1), &mut sent);
     assert_eq!(sent[&NodeId(2)], 400 * PACKET);
 }
@@ -101,8 +101,8 @@ fn no_more_than_the_rate_of_a_neighbour_is_forwarded() {
 fn links_of_a_group_share_a_rate_and_flows_take_turns() {
     for (other_group, shares) in [(1, 1), (2, 2)] {
         let mut relay = relay();
-        relay.set_policy(LINK_UP, limited(BITS_PER_SECOND, 1));
-        relay.set_policy(OTHER_UP, limited(BITS_PER_SECOND, other_group));
+        relay.set_policy(NOW, LINK_UP, limited(BITS_PER_SECOND, 1));
+        relay.set_policy(NOW, OTHER_UP, limited(BITS_PER_SECOND, other_group));
         for number in 0..100 {
             for source in 0..10 {
                 receive(&mut relay, NOW, LINK_UP, from(10 + source), number);
@@ -123,7 +123,7 @@ fn links_of_a_group_share_a_rate_and_flows_take_turns() {
 #[test]
 fn packets_from_another_neighbour_do_not_wait_behind_limited_ones() {
     let mut relay = relay();
-    relay.set_policy(LINK_UP, limited(8_000, 1));
+    relay.set_policy(NOW, LINK_UP, limited(8_000, 1));
     for number in 0..160 {
         // Even batches from one, odd ones from the other.
         let link = if number / 16 % 2 == 0 { LINK_UP } else { OTHER_UP };
@@ -138,7 +138,7 @@ fn packets_from_another_neighbour_do_not_wait_behind_limited_ones() {
 #[test]
 fn end_to_end_packets_beyond_the_rate_are_dropped_and_counted() {
     let mut relay = relay();
-    relay.set_policy(LINK_UP, limited(BITS_PER_SECOND, 1));
+    relay.set_policy(NOW, LINK_UP, limited(BITS_PER_SECOND, 1));
     let kind = PacketKind::Control;
     for number in 0..100_u8 {
         let mut packet = vec![number; FLOW_HEADER_LEN + PACKET];
@@ -163,7 +163,7 @@ fn end_to_end_packets_beyond_the_rate_are_dropped_and_counted() {
 fn flows_that_end_give_up_their_turn() {
     let mut relay = relay();
     // Until the flows end, the rate lets only a few packets through.
-    relay.set_policy(LINK_UP, limited(100, 1));
+    relay.set_policy(NOW, LINK_UP, limited(100, 1));
     for number in 0..4 {
         for source in 10..30 {
             receive(&mut relay, NOW, LINK_UP, from(source), number);
@@ -184,7 +184,7 @@ fn flows_that_end_give_up_their_turn() {
 #[test]
 fn a_higher_rate_applies_at_once() {
     let mut relay = relay();
-    relay.set_policy(LINK_UP, limited(100, 1));
+    relay.set_policy(NOW, LINK_UP, limited(100, 1));
     for number in 0..10 {
         receive(&mut relay, NOW, LINK_UP, from(2), number);
         receive(&mut relay, NOW, LINK_UP, from(3), number);
@@ -198,7 +198,7 @@ fn a_higher_rate_applies_at_once() {
     assert!(sent.values().sum::<usize>() <= BURST + PACKET, "{sent:?}");
     assert!(relay.limits.next_timeout().unwrap() > now + Duration::from_secs(30));
 
-    relay.set_policy(LINK_UP, limited(BITS_PER_SECOND, 1));
+    relay.set_policy(NOW, LINK_UP, limited(BITS_PER_SECOND, 1));
     let mut later = now;
     while let Some(at) = relay.next_timeout().filter(|&at| at < now + Duration::from_secs(1)) {
         later = later.max(at);
@@ -211,7 +211,7 @@ fn a_higher_rate_applies_at_once() {
 #[test]
 fn limits_without_a_link_are_dropped() {
     let mut relay = relay();
-    relay.set_policy(LINK_UP, limited(8_000, 1));
+    relay.set_policy(NOW, LINK_UP, limited(8_000, 1));
     for number in 0..20 {
         receive(&mut relay, NOW, LINK_UP, KEY, number);
     }
@@ -227,7 +227,7 @@ fn limits_without_a_link_are_dropped() {
 /// Over lines of relays: the second relay limits the first one to a fifth of the links' rate.
 fn limited_line(loss: f64) -> Line {
     let mut line = line(3, loss, 20);
-    line.nodes[1].set_policy(LINK_UP, limited(448_000, 1));
+    line.nodes[1].set_policy(NOW, LINK_UP, limited(448_000, 1));
     line
 }
 

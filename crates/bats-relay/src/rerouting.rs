@@ -5,17 +5,18 @@
 
 use bats_types::Timestamp;
 
+use super::destination::Destination;
 use super::inbound::OverAllLinks;
 use super::link_view::{LinkId, LinkView};
 use super::outbound::Outbound;
-use super::{Relay, RelayEvent};
+use super::{MAX_PATHS, Relay, RelayEvent};
 use bats_wire::flow::{FlowHeader, FlowKey, NodeId};
 
 impl Relay {
     /// Makes `link` the only link for packets to `destination`.
     pub fn set_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) {
-        self.routes.set(destination, link);
-        self.update_flows_to(now, destination);
+        self.routes.set(destination.into(), link);
+        self.update_flows_to(now, destination.into());
     }
 
     /// Replaces all links for packets to `destination` at once, each with its tier: the responsive
@@ -27,36 +28,80 @@ impl Relay {
         destination: NodeId,
         links: &[(LinkId, u8)],
     ) -> bool {
-        if !self.routes.replace(destination, links) {
+        if !self.routes.replace(destination.into(), links) {
             return false;
         }
-        self.update_flows_to(now, destination);
+        self.update_flows_to(now, destination.into());
         true
+    }
+
+    /// Whether this node has direct sessions with a neighbour: their packets use all admitted links with it, those that
+    /// are admitted later included. Beyond [`MAX_PATHS`], the responsive and the oldest ones.
+    pub fn set_direct(&mut self, now: Timestamp, neighbour: NodeId, is_used: bool) {
+        let has_changed = match is_used {
+            true => self.direct.insert(neighbour),
+            false => self.direct.remove(&neighbour),
+        };
+        if has_changed {
+            self.update_links_with(now, neighbour);
+        }
+    }
+
+    /// Updates the links that direct sessions with a neighbour use.
+    fn update_links_with(&mut self, now: Timestamp, neighbour: NodeId) {
+        let is_used = self.direct.contains(&neighbour);
+        let links = if is_used { self.links_with(neighbour) } else { Vec::new() };
+        let links: Vec<_> = links.into_iter().take(MAX_PATHS).map(|link| (link, 0)).collect();
+        let destination = Destination::Neighbour(neighbour);
+        self.routes.replace(destination, &links);
+        self.update_flows_to(now, destination);
+    }
+
+    /// An admitted link has another neighbour now. What waits there for the former one takes another link with it.
+    pub(super) fn change_neighbour(
+        &mut self,
+        now: Timestamp,
+        link: LinkId,
+        before: Option<NodeId>,
+        neighbour: Option<NodeId>,
+    ) {
+        let orphaned = self.links.get_mut(&link).map(|state| state.opaque.take_direct());
+        for changed in before.into_iter().chain(neighbour) {
+            if self.direct.contains(&changed) {
+                self.update_links_with(now, changed);
+            }
+        }
+        if before.is_some() {
+            self.lost.insert(link);
+        }
+        self.requeue_opaque(now, orphaned.into_iter().flatten());
     }
 
     /// Adds `link` to the links for packets to `destination`. Returns false if there are
     /// [`MAX_PATHS`](super::MAX_PATHS) already.
     pub fn add_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) -> bool {
-        if self.routes.contains(destination, link) {
+        if self.routes.contains(destination.into(), link) {
             return true;
         }
-        if !self.routes.add(destination, link) {
+        if !self.routes.add(destination.into(), link) {
             return false;
         }
-        self.update_flows_to(now, destination);
+        self.update_flows_to(now, destination.into());
         true
     }
 
     /// Removes `link` from the links for packets to `destination`.
     pub fn remove_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) {
-        if self.routes.remove(destination, link) {
-            self.update_flows_to(now, destination);
+        if self.routes.remove(destination.into(), link) {
+            self.update_flows_to(now, destination.into());
         }
     }
 
     /// Removes a link and the routes over it. Its packets take another route or wait for one.
     pub fn remove_link(&mut self, now: Timestamp, link: LinkId) {
-        let orphaned = self.links.remove(&link).map(|mut state| state.opaque.take());
+        let removed = self.links.remove(&link);
+        let neighbour = removed.as_ref().and_then(|state| state.policy.neighbour);
+        let orphaned = removed.map(|mut state| state.opaque.take());
         self.drop_unused_limits();
         self.ready.remove(&link);
         if orphaned.is_some() {
@@ -64,6 +109,10 @@ impl Relay {
         }
         for destination in self.routes.remove_link(link) {
             self.update_flows_to(now, destination);
+        }
+        if let Some(neighbour) = neighbour.filter(|neighbour| self.direct.contains(neighbour)) {
+            // There may be more links with it than are used.
+            self.update_links_with(now, neighbour);
         }
         for flow in self.flows.values_mut() {
             let Some(inbound) = flow.inbound.remove(&link) else { continue };
@@ -77,12 +126,12 @@ impl Relay {
     /// other link is responsive; its undelivered packets move to the others. Returns false if there
     /// is no such route or if it was marked before.
     pub fn mark_polluting(&mut self, now: Timestamp, destination: NodeId, link: LinkId) -> bool {
-        if !self.routes.mark_polluting(destination, link) {
+        if !self.routes.mark_polluting(destination.into(), link) {
             return false;
         }
         self.stats.polluting_paths += 1;
         self.events.push_back(RelayEvent::PollutingPath(link, destination));
-        self.update_flows_to(now, destination);
+        self.update_flows_to(now, destination.into());
         true
     }
 
@@ -143,7 +192,7 @@ impl Relay {
     /// Moves the undelivered packets of an unresponsive link to responsive ones.
     fn move_packets_from(&mut self, now: Timestamp, link: LinkId) {
         for key in self.flows_over(link) {
-            let Some(to) = self.route(key.destination).filter(|&to| to != link) else { continue };
+            let Some(to) = self.route(key).filter(|&to| to != link) else { continue };
             if !self.is_alive(to) {
                 continue;
             }
@@ -165,7 +214,7 @@ impl Relay {
         packets: impl Iterator<Item = (FlowHeader, Vec<u8>)>,
     ) {
         for (header, bytes) in packets {
-            let next = self.route(header.key.destination);
+            let next = self.route(header.key);
             self.push_opaque(now, next, header, &bytes);
         }
     }
@@ -184,11 +233,12 @@ impl Relay {
         self.arm(key);
     }
 
-    fn update_flows_to(&mut self, now: Timestamp, destination: NodeId) {
-        let (least, most) = (NodeId(0), NodeId(u32::MAX));
+    fn update_flows_to(&mut self, now: Timestamp, to: Destination) {
+        let (destination, least, most) = (to.node(), NodeId(0), NodeId(u32::MAX));
         let first = FlowKey { destination, source: least, flow: 0 };
         let last = FlowKey { destination, source: most, flow: u32::MAX };
-        let moved: Vec<FlowKey> = self.flows.range(first..=last).map(|(key, _)| *key).collect();
+        let flows = self.flows.range(first..=last).map(|(key, _)| *key);
+        let moved: Vec<FlowKey> = flows.filter(|&key| Destination::from(key) == to).collect();
         for key in moved {
             self.update_links(now, key);
         }
@@ -199,7 +249,7 @@ impl Relay {
         if key.destination == self.config.node {
             return;
         }
-        let wanted: Vec<LinkId> = self.routes(key.destination).collect();
+        let wanted: Vec<LinkId> = self.routes(key).collect();
         let Some(flow) = self.flows.get_mut(&key) else { return };
         let gone: Vec<LinkId> =
             flow.outbound.keys().filter(|link| !wanted.contains(link)).copied().collect();

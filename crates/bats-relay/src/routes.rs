@@ -1,14 +1,16 @@
 //! Routes: the links that lead to a node, and which of them are used.
 //!
+//! The links with a neighbour are a route of their own for direct sessions.
+//!
 //! Several links to a node are used together (multipath). Each has its own congestion control,
 //! ranks and repair. The coding window spans all of them, so relays need not reorder packets.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::destination::Destination;
 use super::link::{Links, is_alive};
 use super::link_view::{LinkId, LinkView};
-use bats_wire::flow::NodeId;
 
 /// Maximum number of links used together to a node; more are refused. Each holds a part of a flow's
 /// memory.
@@ -28,11 +30,11 @@ pub struct PathSetStats {
 /// The links to each node, with what makes one of them better than another.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
-    links: BTreeMap<NodeId, Vec<LinkId>>,
+    links: BTreeMap<Destination, Vec<LinkId>>,
     /// Tiers of the routes that have another one than 0.
-    tiers: BTreeMap<(NodeId, LinkId), u8>,
+    tiers: BTreeMap<(Destination, LinkId), u8>,
     /// Paths on which data was polluted.
-    polluting: BTreeSet<(NodeId, LinkId)>,
+    polluting: BTreeSet<(Destination, LinkId)>,
     /// Changes of routes and of what links may be used for.
     changes: u64,
 }
@@ -44,7 +46,7 @@ impl Routes {
     }
 
     /// Makes `link` the only link to a node.
-    pub(super) fn set(&mut self, destination: NodeId, link: LinkId) {
+    pub(super) fn set(&mut self, destination: Destination, link: LinkId) {
         self.changes += 1;
         self.links.insert(destination, vec![link]);
         self.remove_tiers(destination);
@@ -53,7 +55,7 @@ impl Routes {
 
     /// Replaces all links to a node, each with its tier. Returns false and changes nothing if there
     /// are more than [`MAX_PATHS`].
-    pub(super) fn replace(&mut self, destination: NodeId, links: &[(LinkId, u8)]) -> bool {
+    pub(super) fn replace(&mut self, destination: Destination, links: &[(LinkId, u8)]) -> bool {
         let tiers: BTreeMap<LinkId, u8> = links.iter().copied().collect();
         if tiers.len() > MAX_PATHS {
             return false;
@@ -71,13 +73,13 @@ impl Routes {
     }
 
     /// Whether a link leads to a node.
-    pub(super) fn contains(&self, destination: NodeId, link: LinkId) -> bool {
+    pub(super) fn contains(&self, destination: Destination, link: LinkId) -> bool {
         self.links.get(&destination).is_some_and(|links| links.contains(&link))
     }
 
     /// Adds a link that does not lead to the node yet. Returns false if there are [`MAX_PATHS`]
     /// already.
-    pub(super) fn add(&mut self, destination: NodeId, link: LinkId) -> bool {
+    pub(super) fn add(&mut self, destination: Destination, link: LinkId) -> bool {
         let links = self.links.entry(destination).or_default();
         if links.len() >= MAX_PATHS {
             return false;
@@ -88,7 +90,7 @@ impl Routes {
     }
 
     /// Removes a link to a node. Returns false if no route was ever set for it.
-    pub(super) fn remove(&mut self, destination: NodeId, link: LinkId) -> bool {
+    pub(super) fn remove(&mut self, destination: Destination, link: LinkId) -> bool {
         let Some(links) = self.links.get_mut(&destination) else { return false };
         links.retain(|other| *other != link);
         self.changes += 1;
@@ -98,7 +100,7 @@ impl Routes {
     }
 
     /// Removes a link. Returns the nodes that it led to.
-    pub(super) fn remove_link(&mut self, link: LinkId) -> Vec<NodeId> {
+    pub(super) fn remove_link(&mut self, link: LinkId) -> Vec<Destination> {
         self.changes += 1;
         let affected = self.nodes_over(link);
         for destination in &affected {
@@ -114,7 +116,7 @@ impl Routes {
 
     /// Marks a path as polluting. Returns false if there is no such route or if it was marked
     /// before.
-    pub(super) fn mark_polluting(&mut self, destination: NodeId, link: LinkId) -> bool {
+    pub(super) fn mark_polluting(&mut self, destination: Destination, link: LinkId) -> bool {
         if !self.contains(destination, link) || !self.polluting.insert((destination, link)) {
             return false;
         }
@@ -128,7 +130,7 @@ impl Routes {
     }
 
     /// All nodes that a link leads to.
-    pub(super) fn nodes_over(&self, link: LinkId) -> Vec<NodeId> {
+    pub(super) fn nodes_over(&self, link: LinkId) -> Vec<Destination> {
         let leading = self.links.iter().filter(|(_, links)| links.contains(&link));
         leading.map(|(&node, _)| node).collect()
     }
@@ -138,7 +140,7 @@ impl Routes {
     pub(super) fn usable(
         &self,
         links: &Links,
-        destination: NodeId,
+        destination: Destination,
     ) -> impl Iterator<Item = LinkId> {
         let leading = self.links.get(&destination).map_or(&[][..], Vec::as_slice);
         let admitted = leading.iter().copied().filter(|link| links.contains_key(link));
@@ -157,7 +159,7 @@ impl Routes {
         allowed.filter(move |&link| tier.is_none_or(|tier| self.tier(destination, link) == tier))
     }
 
-    fn remove_tiers(&mut self, destination: NodeId) {
+    fn remove_tiers(&mut self, destination: Destination) {
         let range = (destination, LinkId(0))..=(destination, LinkId(u64::MAX));
         let known: Vec<LinkId> = self.tiers.range(range).map(|(&(_, link), _)| link).collect();
         for link in known {
@@ -165,19 +167,19 @@ impl Routes {
         }
     }
 
-    fn tier(&self, destination: NodeId, link: LinkId) -> u8 {
+    fn tier(&self, destination: Destination, link: LinkId) -> u8 {
         self.tiers.get(&(destination, link)).copied().unwrap_or(0)
     }
 
     /// Whether a link is used for a node only if no other is responsive.
-    fn is_avoided(&self, links: &Links, destination: NodeId, link: LinkId) -> bool {
+    fn is_avoided(&self, links: &Links, destination: Destination, link: LinkId) -> bool {
         self.polluting.contains(&(destination, link))
             || links.get(&link).is_some_and(|state| state.demoted)
     }
 
     /// The fastest link to a node: the responsive one with the shortest round trip, or the one with
     /// the shortest round trip of all if none is responsive.
-    pub(super) fn fastest(&self, links: &Links, destination: NodeId) -> Option<LinkId> {
+    pub(super) fn fastest(&self, links: &Links, destination: Destination) -> Option<LinkId> {
         self.usable(links, destination).min_by_key(|link| {
             let state = links.get(link);
             state.map(|state| (!state.view.alive, state.view.smoothed_rtt))
@@ -185,7 +187,7 @@ impl Routes {
     }
 
     /// Combined measurements of the links to a node.
-    pub(super) fn path_set(&self, links: &Links, destination: NodeId) -> PathSetStats {
+    pub(super) fn path_set(&self, links: &Links, destination: Destination) -> PathSetStats {
         let views = self.usable(links, destination).filter_map(|link| links.get(&link));
         let views = views.map(|state| state.view).filter(|view| view.alive);
         views.fold(PathSetStats::default(), |total, view| PathSetStats {
@@ -200,7 +202,7 @@ impl Routes {
     pub(super) fn is_worthwhile(
         &self,
         links: &Links,
-        destination: NodeId,
+        destination: Destination,
         link: LinkId,
         backlog: u64,
     ) -> bool {

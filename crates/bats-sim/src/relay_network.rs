@@ -200,9 +200,11 @@ impl Application for Neighbours {
         let (link, _) = parse(remote);
         // A neighbour that connects again has lost the state of its old connection.
         let old = self.connections[link][side].replace(handle).filter(|old| *old != handle);
-        assert!(endpoint.admit(handle), "an established connection");
         let (a, b) = self.edges[link];
         let next = if side == 0 { b } else { a };
+        let mut policy = LinkPolicy::default();
+        policy.neighbour = Some(node_id(next));
+        assert!(endpoint.admit_with(now, handle, policy), "an established connection");
         for other in 0..self.distances.len() {
             if self.distances[next][other] < self.distances[node][other] {
                 if let Some(old) = old {
@@ -469,7 +471,8 @@ impl RelayNetwork {
     pub fn set_policy(&mut self, link: usize, policy: LinkPolicy) {
         let (node, handle) = (self.neighbours.edges[link].1, self.neighbours.connections[link][1]);
         let handle = handle.expect("a connection");
-        assert!(self.world.nodes[node].admit_with(handle, policy), "an established link");
+        let now = self.world.now;
+        assert!(self.world.nodes[node].admit_with(now, handle, policy), "an established link");
         self.wake(node);
     }
 

@@ -32,6 +32,10 @@ impl core::fmt::Display for NodeId {
     }
 }
 
+/// Flow IDs with this bit, the most significant one, are those of direct sessions: between two neighbours, over the
+/// links between them alone.
+pub const DIRECT_FLOW: u32 = 1 << 31;
+
 /// Identifies one direction of a session between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FlowKey {
@@ -39,7 +43,8 @@ pub struct FlowKey {
     pub destination: NodeId,
     /// Node that the packets come from.
     pub source: NodeId,
-    /// Equal in both directions. The node that opens the session chooses it at random.
+    /// Equal in both directions. The node that opens the session chooses it at random, except for
+    /// [`DIRECT_FLOW`].
     pub flow: u32,
 }
 
@@ -65,6 +70,13 @@ impl FlowKey {
         u128::from(self.destination.0) << 64
             | u128::from(self.source.0) << 32
             | u128::from(self.flow)
+    }
+
+    /// Whether this is a flow of a direct session.
+    #[must_use]
+    #[inline]
+    pub fn is_direct(self) -> bool {
+        self.flow & DIRECT_FLOW != 0
     }
 
     /// The other direction of the session.
@@ -133,6 +145,17 @@ mod tests {
         let reversed =
             FlowKey { destination: NodeId(5), source: NodeId(0x0102_0304), flow: 0x0600 };
         assert_eq!(key.reversed(), reversed);
+    }
+
+    #[test]
+    fn most_significant_bit_of_the_flow_id_makes_a_flow_direct() {
+        for (flow, is_direct) in
+            [(0, false), (0x7fff_ffff, false), (0x8000_0000, true), (u32::MAX, true)]
+        {
+            let key = FlowKey { destination: NodeId(u32::MAX), source: NodeId(u32::MAX), flow };
+            assert_eq!(key.is_direct(), is_direct, "{flow:x}");
+            assert_eq!(key.reversed().is_direct(), is_direct, "{flow:x}");
+        }
     }
 
     #[test]

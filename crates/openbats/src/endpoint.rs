@@ -7,19 +7,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::Poll;
 
-use bats_proto::{EndpointStats, Mode, PresharedKey, Timestamp};
+use bats_proto::{ConnectionHandle, EndpointStats, Mode, PresharedKey, Timestamp, TransportConfig};
 use bytes::Bytes;
 
+use crate::compress::CompressionOffer;
 use crate::connection::Connection;
 use crate::driver::canonical;
 use crate::endpoint_state::Core;
 use crate::error::{ConnectError, SendError, TrustError};
 use crate::known_hosts::KnownHosts;
-use crate::node::NodeId;
+use crate::node::{NodeId, NodeState};
 use crate::options::{ClientOptions, Extras};
 use crate::shared::Shared;
 use crate::siblings::Sibling;
-use crate::slot::Slot;
+use crate::slot::{RemoteNode, Slot};
 use crate::transport::{DATAGRAMS_NEED_QUIC, Handle};
 
 /// The error for a mode whose packets do not name a thread.
@@ -180,17 +181,50 @@ impl Endpoint {
         mut options: ClientOptions,
     ) -> Result<Connection, ConnectError> {
         let known_hosts = options.known_hosts(server_name, 0)?;
-        let connection = self.begin_session(node, server_name, options)?;
+        let connection = self.begin_session(node, |state, packets, now| {
+            if !state.routes.leads_to(node) {
+                return Err(ConnectError::NoRoute { node });
+            }
+            let setup = &state.setup;
+            let options = options.with_node_defaults(&setup.identity, setup.preshared_key.as_ref());
+            let (config, Extras { compression_offer, has_datagrams }) = options.into_config();
+            if has_datagrams {
+                return Err(ConnectError::Configuration(DATAGRAMS_NEED_QUIC.to_owned()));
+            }
+            let begun = packets.connect_across(now, node, server_name, config);
+            Ok((begun.map_err(cannot_connect)?, compression_offer))
+        })?;
         poll_fn(|context| connection.poll_established(context)).await?;
         check_known_host(&connection, known_hosts)?;
+        Ok(connection)
+    }
+
+    /// Establishes a direct session with a neighbour.
+    pub(crate) async fn establish_direct_session(
+        &self,
+        node: NodeId,
+        transport: TransportConfig,
+    ) -> Result<Connection, ConnectError> {
+        let connection = self.begin_session(node, |state, packets, now| {
+            if !state.has_link_with(node) {
+                return Err(ConnectError::NoLink { node });
+            }
+            let begun = packets.connect_neighbour(now, node, Arc::new(transport));
+            Ok((begun.map_err(cannot_connect)?, None))
+        })?;
+        poll_fn(|context| connection.poll_established(context)).await?;
         Ok(connection)
     }
 
     fn begin_session(
         &self,
         node: NodeId,
-        server_name: &str,
-        options: ClientOptions,
+        begin: impl FnOnce(
+            &NodeState,
+            &mut bats_proto::Endpoint,
+            Timestamp,
+        )
+            -> Result<(ConnectionHandle, Option<CompressionOffer>), ConnectError>,
     ) -> Result<Connection, ConnectError> {
         self.shared().call(|core, clock| {
             let is_over = core.is_shut_down || core.ended.is_some();
@@ -201,22 +235,10 @@ impl Endpoint {
                 let text = format!("{node} is this node itself");
                 return Err(ConnectError::Configuration(text));
             }
-            if !state.routes.leads_to(node) {
-                return Err(ConnectError::NoRoute { node });
-            }
-            let setup = &state.setup;
-            let options = options.with_node_defaults(&setup.identity, setup.preshared_key.as_ref());
-            let (config, Extras { compression_offer, has_datagrams }) = options.into_config();
-            if has_datagrams {
-                return Err(ConnectError::Configuration(DATAGRAMS_NEED_QUIC.to_owned()));
-            }
-            let packets = core.endpoint.packets();
-            let handle = packets
-                .connect_across(clock.now(), node, server_name, config)
-                .map_err(cannot_connect)?;
+            let (handle, compression_offer) = begin(state, core.endpoint.packets(), clock.now())?;
             let handle = Handle::Packets(handle);
             core.slots.insert(handle, Slot { is_held: true, compression_offer, ..Slot::default() });
-            // Relays lead to the peer, and it has no address.
+            // Links lead to the peer, and it has no address of its own.
             Ok(Connection::new(self.shared().clone(), core, handle, or_unspecified(None)))
         })
     }
@@ -284,10 +306,10 @@ impl Endpoint {
     }
 
     /// As [`accept`](Self::accept), at a node: also returns the node at the other end.
-    pub(crate) async fn accept_session(&self) -> Result<(Connection, NodeId), ConnectError> {
+    pub(crate) async fn accept_session(&self) -> Result<(Connection, RemoteNode), ConnectError> {
         let node_of = |core: &Core, handle| core.slots.get(&handle)?.remote_node;
         let (connection, node) = self.accept_with(node_of).await?;
-        Ok((connection, node.unwrap_or(NodeId(0))))
+        Ok((connection, node.unwrap_or(RemoteNode { id: NodeId(0), is_direct: false })))
     }
 
     async fn accept_with<T>(

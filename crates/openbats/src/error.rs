@@ -121,6 +121,14 @@ pub enum ConnectError {
         /// The node.
         node: NodeId,
     },
+    /// No established link leads to the neighbour, or its certificate is not that of the node.
+    #[error(
+        "no link with {node} is established, or its certificate is not the one of `peer`: open a link first"
+    )]
+    NoLink {
+        /// The node.
+        node: NodeId,
+    },
     /// The server is not trusted.
     #[error(transparent)]
     Trust(#[from] TrustError),

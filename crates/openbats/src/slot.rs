@@ -11,6 +11,14 @@ use crate::channel_wakers::ChannelWakers;
 use crate::compress::{CompressionOffer, MessageCodec};
 use crate::wakers::Wakers;
 
+/// The other end of a session between nodes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RemoteNode {
+    pub(crate) id: NodeId,
+    /// Whether the session is a direct one, with a neighbour.
+    pub(crate) is_direct: bool,
+}
+
 /// The application's view of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
@@ -22,8 +30,8 @@ pub(crate) struct Slot {
     /// This end's compression offer, and the negotiated codec once established.
     pub(crate) compression_offer: Option<CompressionOffer>,
     pub(crate) codec: Option<MessageCodec>,
-    /// The other end of a session over relays that was accepted.
-    pub(crate) remote_node: Option<NodeId>,
+    /// The other end of a session between nodes that was accepted.
+    pub(crate) remote_node: Option<RemoteNode>,
     /// The application holds a [`Connection`](crate::Connection) to it, or will get one.
     pub(crate) is_held: bool,
     /// Whether a message was refused because the send budget was used up, and no space has become free

@@ -1,4 +1,5 @@
-//! The handshake of the stand-in for simulation: flights of the lengths of TLS, without secrets.
+//! The handshake without TLS: flights of the lengths of TLS, without secrets. For simulations, and for direct sessions,
+//! whose packets the links protect.
 #![cfg_attr(
     not(test),
     deny(
@@ -53,6 +54,11 @@ impl PlainSession {
         self.identity.write(&mut flight);
         flight.resize(len.max(flight.len()), 0);
         flight
+    }
+
+    /// Whether symbols are sealed: those of direct sessions are not, because the links seal every packet.
+    pub(super) fn seals_symbols(&self) -> bool {
+        matches!(self.identity, PlainIdentity::Named { .. })
     }
 
     /// Frees what only the handshake needs.

@@ -50,7 +50,7 @@ const CERTIFICATE_REQUEST: u8 = 13;
 pub enum ClientTls {
     /// Real TLS.
     Tls(Box<ClientParts>),
-    /// The stand-in.
+    /// The stand-in, also that of direct sessions.
     Plain(PlainIdentity),
 }
 
@@ -75,6 +75,8 @@ pub enum ServerTls {
     Tls(ServerParts),
     /// The stand-in.
     Plain(PlainIdentity),
+    /// None: the handshakes of direct sessions, whose ends the links have authenticated.
+    OfLinks,
 }
 
 impl core::fmt::Debug for ServerTls {
@@ -250,11 +252,13 @@ impl ServerTls {
         Ok(Self::Tls(ServerParts { tls: Arc::new(tls), clock, sessions }))
     }
 
-    /// Starts a session; `take_early` allows early data, if the configuration enables it.
+    /// Starts a session; `take_early` allows early data, if the configuration enables it. `neighbour` is the fingerprint
+    /// of the peer of a direct session.
     pub(crate) fn start(
         &self,
         parameters: Vec<u8>,
         take_early: bool,
+        neighbour: Option<[u8; 32]>,
     ) -> Result<Session, CryptoError> {
         match self {
             Self::Tls(ServerParts { tls, clock, .. }) => {
@@ -266,6 +270,10 @@ impl ServerTls {
                 Ok(Session::tls(quic::Connection::Server(connection), clock.clone(), None))
             }
             Self::Plain(identity) => Ok(Session::plain(Side::Server, parameters, identity.clone())),
+            Self::OfLinks => {
+                let identity = PlainIdentity::OfLinks(neighbour);
+                Ok(Session::plain(Side::Server, parameters, identity))
+            }
         }
     }
 
@@ -273,7 +281,7 @@ impl ServerTls {
     pub(crate) fn sessions_displaced(&self) -> u64 {
         match self {
             Self::Tls(parts) => parts.sessions.displaced(),
-            Self::Plain(_) => 0,
+            Self::Plain(_) | Self::OfLinks => 0,
         }
     }
 
@@ -281,7 +289,7 @@ impl ServerTls {
     pub(crate) fn security(&self) -> Security {
         match self {
             Self::Tls(..) => Security::Tls,
-            Self::Plain(_) => Security::DangerousPlain,
+            Self::Plain(_) | Self::OfLinks => Security::DangerousPlain,
         }
     }
 }
@@ -569,8 +577,8 @@ impl Session {
         }
     }
 
-    /// Keys for the symbols of an end-to-end session; `None` before the handshake is complete, and
-    /// after [`Session::release`].
+    /// Keys for the symbols of an end-to-end session; `None` before the handshake is complete,
+    /// after [`Session::release`], and for a direct session.
     pub(crate) fn symbol_keys(&self) -> Option<SymbolKeys> {
         match &self.0 {
             Inner::Tls(tls) => {
@@ -581,7 +589,8 @@ impl Session {
             }
             Inner::Released(_) => None,
             Inner::Plain(plain) => {
-                plain.done.then(|| SymbolKeys::plain(plain.side == Side::Client))
+                let seals = plain.done && plain.seals_symbols();
+                seals.then(|| SymbolKeys::plain(plain.side == Side::Client))
             }
         }
     }

@@ -65,7 +65,7 @@ impl Peers {
     pub(super) fn begin(&self) -> (Session, Session) {
         let remote = Remote::Network("10.0.0.1:1".parse().unwrap());
         let tls = ClientTls::new(NOW, &self.config, remote, "server", Security::Tls).unwrap();
-        (tls.start(vec![1, 2]).unwrap(), self.server.start(vec![3, 4, 5], true).unwrap())
+        (tls.start(vec![1, 2]).unwrap(), self.server.start(vec![3, 4, 5], true, None).unwrap())
     }
 }
 
@@ -169,7 +169,7 @@ fn session_is_resumed_when_early_data_is_refused() {
     let peers = Peers::new();
     assert!(handshake_with(&peers, |_| {}).0);
     let (mut client, _) = peers.begin();
-    let mut server = peers.server.start(vec![6], false).unwrap();
+    let mut server = peers.server.start(vec![6], false, None).unwrap();
     server.read(NOW, &flights_of(&mut client).concat()).unwrap();
     assert!(server.early_keys().is_none());
     // Until the handshake is complete the client has the server's earlier parameters.
@@ -278,8 +278,9 @@ fn stand_in_completes_a_handshake_like_tls() {
         session.read(NOW, &[*last]).unwrap();
     }
 
-    let mut client = ClientTls::Plain(PlainIdentity::default()).start(vec![1, 2]).unwrap();
-    let mut server = ServerTls::Plain(PlainIdentity::default()).start(vec![3], false).unwrap();
+    let mut client = ClientTls::Plain(PlainIdentity::new(None, None)).start(vec![1, 2]).unwrap();
+    let mut server =
+        ServerTls::Plain(PlainIdentity::new(None, None)).start(vec![3], false, None).unwrap();
     let (hello, None) = write(&mut client) else { panic!("no keys yet") };
     assert_eq!((hello.len(), server.peer_parameters()), (280, None));
     read(&mut server, &hello);
@@ -330,7 +331,8 @@ fn stand_in_completes_a_handshake_like_tls() {
 
 #[test]
 fn stand_in_rejects_more_data_than_a_handshake() {
-    let server = || ServerTls::Plain(PlainIdentity::default()).start(vec![], false).unwrap();
+    let server =
+        || ServerTls::Plain(PlainIdentity::new(None, None)).start(vec![], false, None).unwrap();
     let most = 280 + 96 + 800 + 36;
     assert!(server().read(NOW, &vec![0; most]).is_ok());
     assert!(server().read(NOW, &vec![0; most + 1]).is_err());

@@ -6,6 +6,8 @@ mod aead_limit_tests;
 mod answers;
 mod calls;
 mod connections;
+#[cfg(test)]
+mod direct_tests;
 mod handle;
 mod instances;
 mod memory;
@@ -40,7 +42,7 @@ use crate::datagram::{Incoming, Outgoing};
 pub use crate::datagram::{Local, Received, Transmit};
 use crate::error::{CloseReason, ConnectError};
 use crate::event::Event;
-use crate::handshake::{self, FirstPacket, Handshake, InitialInfo};
+use crate::handshake::{self, FirstPacket, Handshake, InitialInfo, Protection};
 use crate::link::Role;
 use crate::remote::Remote;
 use crate::session::{local_parameters, receive_budget};
@@ -181,17 +183,18 @@ impl Endpoint {
         server_name: &str,
         config: ClientConfig,
     ) -> Result<ConnectionHandle, ConnectError> {
-        self.connect_to(now, local, Remote::Network(remote), server_name, config)
+        let protection = Protection::Handshake(self.security);
+        self.connect_to(now, local, (remote.into(), server_name), config, protection)
     }
 
-    /// Starts a link to an address, or an end-to-end session over relays.
+    /// Starts a link to an address, an end-to-end session over relays, or a direct session.
     fn connect_to(
         &mut self,
         now: Timestamp,
         local: Local,
-        remote: Remote,
-        server_name: &str,
+        (remote, server_name): (Remote, &str),
         config: ClientConfig,
+        protection: Protection,
     ) -> Result<ConnectionHandle, ConnectError> {
         if !config.transport.mode.is_own() {
             let text = format!("mode {} needs another transport", config.transport.mode as u8);
@@ -231,7 +234,7 @@ impl Endpoint {
             now,
             &config,
             (remote, server_name),
-            self.security,
+            protection,
             parameters,
             local_cid,
             handshake_seed,
@@ -256,7 +259,7 @@ impl Endpoint {
         let key = setup.remote.flow_key();
         let handle = self.connections.insert(now, setup);
         if let (Some(relay_node), Some(key)) = (&mut self.relay_node, key) {
-            relay_node.insert(key, handle);
+            relay_node.insert(now, &mut self.connections, key, handle);
         }
         handle
     }

@@ -1,13 +1,16 @@
 //! The public interface of an endpoint that is a relay node: each call is passed to the relay node.
 
+use std::sync::Arc;
+
 use bats_types::Timestamp;
 use rand::Rng;
 
 use super::relay_node::RelayNode;
 use super::{ConnectionHandle, Endpoint};
-use crate::config::ClientConfig;
+use crate::config::{ClientConfig, PeerTrust, TransportConfig};
 use crate::datagram::Local;
 use crate::error::ConnectError;
+use crate::handshake::Protection;
 use crate::relay::{FlowStatus, LinkPolicy, LinkQueue, RelayConfig, RelayEvent, RelayStats};
 use crate::remote::Remote;
 use crate::wire::flow::{FlowKey, NodeId};
@@ -35,15 +38,21 @@ impl Endpoint {
     ///
     /// False if the connection is not established or is an end-to-end session, or if this endpoint
     /// is no relay node.
-    pub fn admit(&mut self, link: ConnectionHandle) -> bool {
-        self.admit_with(link, LinkPolicy::default())
+    pub fn admit(&mut self, now: Timestamp, link: ConnectionHandle) -> bool {
+        self.admit_with(now, link, LinkPolicy::default())
     }
 
     /// As [`Endpoint::admit`], but takes only the packets from the peer that `policy` allows. Also
-    /// changes the policy of an admitted link.
-    pub fn admit_with(&mut self, link: ConnectionHandle, policy: LinkPolicy) -> bool {
+    /// changes the policy of an admitted link, at once. Direct sessions with the neighbour that it names use the link
+    /// from now on.
+    pub fn admit_with(
+        &mut self,
+        now: Timestamp,
+        link: ConnectionHandle,
+        policy: LinkPolicy,
+    ) -> bool {
         let Some(relay_node) = &mut self.relay_node else { return false };
-        relay_node.admit(&mut self.connections, link, policy)
+        relay_node.admit(now, &mut self.connections, link, policy)
     }
 
     /// Routes packets for the node `destination` over this admitted link only. False if the link is
@@ -117,6 +126,40 @@ impl Endpoint {
         self.connect_in_flow(now, key, server_name, config)
     }
 
+    /// Opens a direct session with a neighbour over all admitted links with it, those that are admitted later included:
+    /// those whose [`LinkPolicy::neighbour`] names it. It has neither a TLS handshake nor seals of its own, because the
+    /// links authenticate the neighbour and protect each packet, nor a pre-shared key; it needs no route. It is used
+    /// like any connection.
+    ///
+    /// # Errors
+    ///
+    /// If this endpoint is no relay node or has no link with the neighbour, if the configuration has a pre-shared key or
+    /// resumption, which are those of the links, or as [`Endpoint::connect`].
+    pub fn connect_neighbour(
+        &mut self,
+        now: Timestamp,
+        neighbour: NodeId,
+        transport: Arc<TransportConfig>,
+    ) -> Result<ConnectionHandle, ConnectError> {
+        let unusable = |text: String| Err(ConnectError::Configuration(text));
+        let Some(relay_node) = &self.relay_node else {
+            return unusable("this endpoint is no relay node".to_owned());
+        };
+        if !relay_node.has_link_with(neighbour) {
+            return unusable(format!("there is no link with {neighbour}"));
+        }
+        if transport.psk.is_some() || transport.resumption.is_some() {
+            return unusable("pre-shared keys and resumption are those of the links".to_owned());
+        }
+        let key = relay_node.fresh_direct_flow(neighbour, &mut self.rng);
+        self.connect_in_flow(
+            now,
+            key,
+            "",
+            ClientConfig { trust: PeerTrust::DangerousAcceptAny, identity: None, transport },
+        )
+    }
+
     /// Opens the session that sends this flow.
     pub(crate) fn connect_in_flow(
         &mut self,
@@ -125,7 +168,23 @@ impl Endpoint {
         server_name: &str,
         config: ClientConfig,
     ) -> Result<ConnectionHandle, ConnectError> {
-        self.connect_to(now, Local::default(), Remote::Relays(key), server_name, config)
+        // The flow ID alone decides, as at the other end.
+        let protection = match key.is_direct() {
+            true => Protection::Links(self.fingerprint_of(key.destination)),
+            false => Protection::Handshake(self.security),
+        };
+        let to = (Remote::Relays(key), server_name);
+        self.connect_to(now, Local::default(), to, config, protection)
+    }
+
+    /// The fingerprint of a neighbour's certificate, as the handshakes of the links have shown it.
+    fn fingerprint_of(&self, neighbour: NodeId) -> Option<[u8; 32]> {
+        self.relay_node.as_ref()?.fingerprint_of(&self.connections, neighbour)
+    }
+
+    /// Whether a connection is a direct session with a neighbour.
+    pub fn is_direct(&self, handle: ConnectionHandle) -> bool {
+        self.flow_key(handle).is_some_and(FlowKey::is_direct)
     }
 
     /// The flow that an end-to-end session sends.
@@ -133,7 +192,7 @@ impl Endpoint {
         self.connections.get(handle)?.flow_key()
     }
 
-    /// The peer's node of an end-to-end session.
+    /// The peer's node of an end-to-end or direct session.
     pub fn remote_node(&self, handle: ConnectionHandle) -> Option<NodeId> {
         Some(self.flow_key(handle)?.destination)
     }

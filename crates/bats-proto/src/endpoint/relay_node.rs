@@ -8,7 +8,7 @@ use super::handle::ConnectionHandle;
 use crate::datagram::Outgoing;
 use crate::link::RelayInput;
 use crate::relay::{LinkId, LinkPolicy};
-use crate::wire::flow::{FlowKey, NodeId};
+use crate::wire::flow::{DIRECT_FLOW, FlowKey, NodeId};
 use crate::wire::no_route::NoRoute;
 use crate::wire::short_header::PacketKind;
 
@@ -35,6 +35,7 @@ impl RelayNode {
     /// not established or is an end-to-end session.
     pub(super) fn admit(
         &mut self,
+        now: Timestamp,
         connections: &mut Connections,
         link: ConnectionHandle,
         policy: LinkPolicy,
@@ -46,7 +47,8 @@ impl RelayNode {
         connection.link_mut().admit();
         let feedback = connection.peer_reports_batches();
         self.relay.add_link(LinkId(link.0), feedback);
-        self.relay.set_policy(LinkId(link.0), policy);
+        self.relay.set_policy(now, LinkId(link.0), policy);
+        self.wake_links(connections);
         true
     }
 
@@ -121,6 +123,32 @@ impl RelayNode {
         }
         self.wake_links(connections);
         true
+    }
+
+    /// Adds the session that sends this flow. A direct one uses all admitted links with the neighbour.
+    pub(super) fn insert(
+        &mut self,
+        now: Timestamp,
+        connections: &mut Connections,
+        key: FlowKey,
+        handle: ConnectionHandle,
+    ) {
+        self.sessions.insert(key, handle);
+        if key.is_direct() {
+            self.relay.set_direct(now, key.destination, true);
+            self.wake_links(connections);
+        }
+    }
+
+    /// The fingerprint of the certificate of a neighbour, from the links with it.
+    pub(super) fn fingerprint_of(
+        &self,
+        connections: &Connections,
+        neighbour: NodeId,
+    ) -> Option<[u8; 32]> {
+        let links = self.relay.links_with(neighbour).into_iter();
+        let mut links = links.filter_map(|LinkId(id)| connections.get(ConnectionHandle(id)));
+        links.next()?.peer_fingerprint()
     }
 
     /// Lets other links send the symbols that sessions have reserved for a link.
@@ -242,6 +270,10 @@ impl RelayNode {
         from: FlowKey,
         hint: &NoRoute<'_>,
     ) {
+        if from.is_direct() {
+            // There is no relay between the ends.
+            return;
+        }
         let (destination, source) = (hint.destination, self.relay.node());
         let quoted = FlowKey { destination, source, flow: from.flow };
         let session = self.sessions.get(&quoted);
@@ -249,7 +281,7 @@ impl RelayNode {
         if !session.is_some_and(|session| session.is_quoted(hint.quoted)) {
             return;
         }
-        let flows = FlowKey { flow: 0, ..quoted }..=FlowKey { flow: u32::MAX, ..quoted };
+        let flows = FlowKey { flow: 0, ..quoted }..=FlowKey { flow: DIRECT_FLOW - 1, ..quoted };
         for (_, &handle) in self.sessions.range(flows) {
             if let Some(session) = connections.get_mut(handle) {
                 session.handle_no_route(now, from.source, destination);

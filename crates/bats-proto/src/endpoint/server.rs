@@ -22,6 +22,8 @@ use crate::wire::parameters::TransportParameters;
 #[derive(Debug)]
 pub(super) struct Server {
     crypto: ServerCrypto,
+    /// For direct sessions of neighbours, whose links have authenticated them.
+    direct: ServerCrypto,
     transport: Arc<TransportConfig>,
     retry_threshold: usize,
     max_connections: usize,
@@ -78,6 +80,7 @@ impl Server {
     ) -> Result<Self, ConnectError> {
         Ok(Self {
             crypto: ServerCrypto::new(config, security, token_key)?,
+            direct: ServerCrypto::of_links(token_key),
             transport: config.transport.clone(),
             retry_threshold: config.retry_threshold,
             max_connections: config.max_connections,
@@ -139,7 +142,13 @@ impl Server {
         connections: &Connections,
         node: Option<&RelayNode>,
     ) -> Verdict {
-        let (crypto, counts) = (&self.crypto, &mut self.counts);
+        let remote = datagram.remote;
+        // The flow ID alone decides, so that no other session can do without TLS.
+        let crypto = match remote.direct_flow() {
+            Some(_) => &self.direct,
+            None => &self.crypto,
+        };
+        let counts = &mut self.counts;
         // Check the PSK proof first: unauthenticated peers cost this much and no more.
         let Some(initial) = crypto.verify_psk_proof(initial) else {
             counts.unauthenticated_ignored += 1;
@@ -147,7 +156,6 @@ impl Server {
         };
         let flight = (initial.destination, initial.source);
         let is_repeated = crypto.requires_psk() && self.first_flights.contains(flight);
-        let remote = datagram.remote;
         let has_session = |key| node.is_some_and(|node| node.has_session(key));
         if remote.flow_key().is_some_and(has_session) {
             // Otherwise any node that may use the relays could take over the flow of a session.
@@ -180,7 +188,12 @@ impl Server {
                 counts.datagrams_dropped += 1;
                 Verdict::Drop
             }
-            ServerStart::Accept(start) => Verdict::Accept(Admitted { start, flight, remote }),
+            ServerStart::Accept(mut start) => {
+                if let (Some(key), Some(node)) = (remote.direct_flow(), node) {
+                    start.set_neighbour(node.fingerprint_of(connections, key.destination));
+                }
+                Verdict::Accept(Admitted { start, flight, remote })
+            }
             ServerStart::Answer(answer) => {
                 counts.retries_sent += 1;
                 Verdict::Answer(answer)
@@ -208,7 +221,10 @@ impl Server {
         let take_early = self.transport.early_data && !admitted.remote.is_over_relays();
         let early_limit = if take_early { handshake::EARLY_LIMIT } else { 0 };
         let parameters = TransportParameters { early_limit, ..parameters };
-        let (crypto, start) = (&self.crypto, &admitted.start);
+        let (crypto, start) = match admitted.remote.direct_flow() {
+            Some(_) => (&self.direct, &admitted.start),
+            None => (&self.crypto, &admitted.start),
+        };
         self.counts.early_data_refused += u64::from(!crypto.has_early_room(now));
         let handshake =
             Handshake::server(now, crypto, parameters, local_cid, start, take_early, seed).ok()?;

@@ -192,7 +192,7 @@ mod tests {
         }
         assert_eq!(receive(&mut endpoint, SHORT_OVERHEAD), [], "the answer gets none");
         let relay_node = endpoint.relay_node.as_mut().unwrap();
-        relay_node.insert(key, ConnectionHandle(9));
+        relay_node.insert(now, &mut endpoint.connections, key, ConnectionHandle(9));
         assert_eq!(receive(&mut endpoint, 1_200), [], "the token is that of the session");
     }
 

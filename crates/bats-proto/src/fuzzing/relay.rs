@@ -1,15 +1,15 @@
 //! A relay whose neighbours send anything: forged flows, reports of packets that were never sent,
-//! links that are added, become unresponsive and are removed.
+//! links that are added, tied to neighbours, become unresponsive and are removed.
 
 use core::time::Duration;
 
 use bats_types::Timestamp;
 
 use super::script::Script;
-use crate::relay::{LinkId, LinkView, MIN_FLOW_BYTES, Relay, RelayConfig};
+use crate::relay::{LinkId, LinkPolicy, LinkView, MIN_FLOW_BYTES, Relay, RelayConfig};
 use crate::wire::batch_rank::{BatchRank, Space};
 use crate::wire::coding::{CodingHeader, MAX_CODING_HEADER_LEN, RepairHeader, SourceHeader};
-use crate::wire::flow::{FLOW_HEADER_LEN, FlowHeader, FlowKey, NodeId};
+use crate::wire::flow::{DIRECT_FLOW, FLOW_HEADER_LEN, FlowHeader, FlowKey, NodeId};
 use crate::wire::short_header::PacketKind;
 use crate::wire::varint::{Reader, Writer};
 
@@ -40,6 +40,8 @@ struct Run {
     now: Timestamp,
     numbers: [u64; LINKS as usize],
     admitted: [bool; LINKS as usize],
+    /// The node to which each link is tied, if it is admitted.
+    neighbours: [Option<NodeId>; LINKS as usize],
     /// The largest hop limit received.
     max_hop_limit: u8,
     report: RelayReport,
@@ -49,7 +51,7 @@ struct Run {
 ///
 /// # Panics
 /// The relay holds more than allowed, sends over a link that was not admitted or beyond the hop
-/// limit, sends a packet that cannot be parsed, or holds state after the idle time-out.
+/// limit, takes or sends a packet of a direct flow over a link that is not tied to its other end, sends a packet that cannot be parsed, or holds state after the idle time-out.
 pub fn relay_run(data: &[u8]) -> RelayReport {
     let mut script = Script::new(data);
     let first = script.u8();
@@ -60,6 +62,7 @@ pub fn relay_run(data: &[u8]) -> RelayReport {
         now: Timestamp::from_millis(1_000),
         numbers: [0; LINKS as usize],
         admitted: [false; LINKS as usize],
+        neighbours: [None; LINKS as usize],
         max_hop_limit: 0,
         report: RelayReport::default(),
     };
@@ -91,7 +94,7 @@ impl Run {
         let key = FlowKey {
             destination: NodeId(u32::from(b) % NODES),
             source: NodeId(u32::from(b >> 2) % NODES),
-            flow: u32::from(b >> 4) % 3,
+            flow: u32::from(b >> 4) % 3 | if b >> 4 > 11 { DIRECT_FLOW } else { 0 },
         };
         match kind % 16 {
             0..=4 => self.deliver_coded(script, link, key, c),
@@ -152,6 +155,8 @@ impl Run {
         if let Some(delivery) = self.relay.on_packet(self.now, link, &view, kind, packet) {
             assert!(self.admitted[link.0 as usize], "over a link that was not admitted");
             assert_eq!(delivery.key.destination, HERE);
+            let neighbour = self.neighbours[link.0 as usize];
+            assert!(!delivery.key.is_direct() || neighbour == Some(delivery.key.source));
             self.report.delivered += 1;
         }
     }
@@ -168,6 +173,8 @@ impl Run {
         assert!(header.key.destination != HERE, "the packet was at its destination");
         let own = header.key.source == HERE;
         assert!(own || header.hop_limit < self.max_hop_limit, "within the hop limit");
+        let leads_there = self.neighbours[index] == Some(header.key.destination);
+        assert!(!header.key.is_direct() || own && leads_there, "over a link with the neighbour");
         if kind != PacketKind::Control && self.relay.is_recoding() {
             assert!(CodingHeader::decode(kind, &mut reader).is_some(), "a coding header");
             assert!(!reader.rest().is_empty());
@@ -218,9 +225,18 @@ impl Run {
             }
             4 => {
                 self.relay.remove_link(self.now, link);
-                self.admitted[index] = false;
+                (self.admitted[index], self.neighbours[index]) = (false, None);
             }
-            _ => self.admit(link.0, c & 8 == 0),
+            _ => {
+                self.admit(link.0, c & 8 == 0);
+                let mut policy = LinkPolicy::default();
+                policy.neighbour = (c & 32 != 0).then_some(node);
+                self.neighbours[index] = policy.neighbour;
+                self.relay.set_policy(self.now, link, policy);
+                if node != HERE {
+                    self.relay.set_direct(self.now, node, c & 16 == 0);
+                }
+            }
         }
     }
 

@@ -115,9 +115,16 @@ pub struct StartInfo {
     pub(super) validated: bool,
     /// PSK mode: which of the server's keys the client has proved.
     psk: usize,
+    /// Fingerprint of the certificate of the neighbour that opens a direct session.
+    pub(super) neighbour: Option<[u8; 32]>,
 }
 
 impl StartInfo {
+    /// A neighbour whose certificate has this fingerprint opens a direct session.
+    pub(crate) fn set_neighbour(&mut self, fingerprint: Option<[u8; 32]>) {
+        self.neighbour = fingerprint;
+    }
+
     /// Whether the client has proved its address with a token.
     pub(crate) fn is_validated(&self) -> bool {
         self.validated
@@ -154,6 +161,16 @@ impl ServerCrypto {
             psks: PskSecrets::accepted(&config.transport),
             ledger: config.transport.early_data.then(SharedReplayLedger::default),
         })
+    }
+
+    /// For direct sessions: only links bring their packets, so they need neither TLS nor a pre-shared key.
+    pub(crate) fn of_links(token_key: [u8; 32]) -> Self {
+        Self {
+            tls: ServerTls::OfLinks,
+            tokens: TokenKey::new(token_key),
+            psks: Vec::new(),
+            ledger: None,
+        }
     }
 
     /// Whether the server is in PSK mode, so that peers without the key get no answer.
@@ -289,6 +306,7 @@ impl ServerCrypto {
             source: initial.source,
             validated,
             psk: initial.psk,
+            neighbour: None,
         })
     }
 }

@@ -9,6 +9,7 @@ use core::time::Duration;
 use super::first::{FirstPacket, ServerCrypto, ServerStart, parse_first};
 use super::machine::Handshake;
 use super::packet::{self, PacketHeader};
+use super::protection::Protection;
 use crate::config::{ClientConfig, PeerTrust, Security, ServerConfig, TransportConfig};
 use crate::crypto::{InitialSecrets, generate_identity, initial_keys};
 use crate::remote::Remote;
@@ -66,9 +67,16 @@ impl Pair {
         };
         let parameters = TransportParameters::default;
         let to = (remote, "server");
-        let mut client =
-            Handshake::client(NOW, &client, to, Security::Tls, parameters(), CLIENT_CID, [3; 32])
-                .expect("a configuration");
+        let mut client = Handshake::client(
+            NOW,
+            &client,
+            to,
+            Protection::Handshake(Security::Tls),
+            parameters(),
+            CLIENT_CID,
+            [3; 32],
+        )
+        .expect("a configuration");
         let mut flight = datagrams(&mut client, NOW);
         let Some(FirstPacket::Initial(initial)) = parse_first(&flight[0]) else {
             panic!("a first flight")

@@ -17,11 +17,12 @@ use super::initial_token::InitialToken;
 use super::levels::Levels;
 use super::one_rtt::OneRtt;
 use super::packet::{self, PacketHeader};
+use super::protection::Protection;
 use super::retransmit_schedule::RetransmitSchedule;
 use super::rtt_echo::RttEcho;
 use super::timers::RetransmitTimers;
 use crate::config::{ClientConfig, Security};
-use crate::crypto::{ClientTls, CryptoError, Keys, PacketKey, PskSecrets, Session};
+use crate::crypto::{ClientTls, CryptoError, Keys, PacketKey, PlainIdentity, PskSecrets, Session};
 use crate::crypto::{InitialSecrets, SALT_LEN, SymbolKeys, TAG_LEN, initial_keys};
 use crate::error::{CloseReason, ConnectError};
 use crate::remote::Remote;
@@ -109,7 +110,7 @@ impl Handshake {
         now: Timestamp,
         config: &ClientConfig,
         (remote, server_name): (Remote, &str),
-        security: Security,
+        protection: Protection,
         mut parameters: TransportParameters,
         local_cid: [u8; CID_LEN],
         seed: [u8; 32],
@@ -119,9 +120,17 @@ impl Handshake {
         rng.fill_bytes(&mut original);
         parameters.connection_id = local_cid;
         let bytes = parameters.encode(rng.next_u32() as u8);
-        let tls = ClientTls::new(now, config, remote, server_name, security)?;
+        let (tls, psk) = match protection {
+            Protection::Handshake(security) => {
+                let tls = ClientTls::new(now, config, remote, server_name, security)?;
+                (tls, PskSecrets::of(&config.transport))
+            }
+            Protection::Links(neighbour) => {
+                (ClientTls::Plain(PlainIdentity::OfLinks(neighbour)), None)
+            }
+        };
+        let security = protection.security();
         let session = tls.start(bytes)?;
-        let psk = PskSecrets::of(&config.transport);
         let (psk_secrets, salt) = (psk.as_ref(), &[][..]);
         let secrets =
             InitialSecrets { psk: psk_secrets, destination: &original, source: &local_cid, salt };
@@ -159,7 +168,8 @@ impl Handshake {
         parameters.original_destination = Some(start.destination);
         let ledger = crypto.ledger.clone().filter(|_| take_early);
         let has_room = ledger.as_ref().is_some_and(|ledger| lock(ledger).has_room(now));
-        let session = crypto.tls.start(parameters.encode(rng.next_u32() as u8), has_room)?;
+        let session =
+            crypto.tls.start(parameters.encode(rng.next_u32() as u8), has_room, start.neighbour)?;
         let security = crypto.tls.security();
         let mut salt = [0; SALT_LEN];
         if crypto.requires_psk() {

@@ -18,6 +18,7 @@ mod levels;
 mod machine;
 mod one_rtt;
 mod packet;
+mod protection;
 mod replay_ledger;
 mod retransmit_schedule;
 mod rtt_echo;
@@ -33,4 +34,5 @@ pub use first::{
 };
 pub use machine::{Handshake, HandshakeError};
 pub(crate) use packet::{PacketHeader, seal};
+pub(crate) use protection::Protection;
 pub use timers::RetransmitTimers;

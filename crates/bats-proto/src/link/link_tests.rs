@@ -9,7 +9,7 @@ use super::*;
 use crate::config::{ClientConfig, PeerTrust, Security, ServerConfig};
 use crate::crypto::generate_identity;
 use crate::datagram::Local;
-use crate::handshake::{FirstPacket, ServerCrypto, ServerStart, parse_first};
+use crate::handshake::{FirstPacket, Protection, ServerCrypto, ServerStart, parse_first};
 use crate::wire::rank::RankFeedback;
 use crate::wire::short_header::PacketKind;
 
@@ -239,9 +239,16 @@ impl Pair {
             max_connections: 10,
         };
         let (to, parameters) = ((addresses[1], "server"), TransportParameters::default);
-        let handshake =
-            Handshake::client(now, &client, to, Security::Tls, parameters(), [1; 4], [3; 32])
-                .expect("a configuration");
+        let handshake = Handshake::client(
+            now,
+            &client,
+            to,
+            Protection::Handshake(Security::Tls),
+            parameters(),
+            [1; 4],
+            [3; 32],
+        )
+        .expect("a configuration");
         let mut client = End::new(now, (Role::Client, handshake), addresses[1], [1; 4]);
         let mut flight = client.datagrams(now);
         let Some(FirstPacket::Initial(initial)) = parse_first(&flight[0]) else {

@@ -296,6 +296,7 @@ mod tests {
     use super::*;
     use crate::config::{ClientConfig, PeerTrust, Security, TransportConfig};
     use crate::crypto::plain_keys;
+    use crate::handshake::Protection;
     use crate::remote::Remote;
     use crate::wire::parameters::TransportParameters;
 
@@ -311,9 +312,16 @@ mod tests {
         let parameters = TransportParameters::default();
         let security = Security::DangerousPlain;
         let now = Timestamp::ZERO;
-        let mut handshake =
-            Handshake::client(now, &config, to, security, parameters, [1; 4], [2; 32])
-                .expect("a configuration");
+        let mut handshake = Handshake::client(
+            now,
+            &config,
+            to,
+            Protection::Handshake(security),
+            parameters,
+            [1; 4],
+            [2; 32],
+        )
+        .expect("a configuration");
         let mut protection =
             PacketProtection::new(now, plain_keys(3, true), &mut handshake, &config.transport)
                 .expect("keys of the next phase");

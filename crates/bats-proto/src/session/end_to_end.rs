@@ -1,5 +1,8 @@
 //! End-to-end sessions: sessions over the links of relays.
 //!
+//! A direct session is one with a neighbour, over the links between both nodes alone. These authenticate the neighbour and
+//! protect each packet, so that its handshake is an exchange of transport parameters, and its symbols are not sealed.
+//!
 //! An end-to-end session sends through the relay of its node: handshake and control packets as end-to-end
 //! packets, coded packets (with sealed symbols) when a link asks for them. It has no congestion
 //! window of its own; the first link's counts.
@@ -151,12 +154,22 @@ impl EndToEnd {
         (core::mem::take(&mut self.early), self.slowest_inbound)
     }
 
-    /// Seals symbols.
+    /// Whether coded packets may be sent: symbols can be sealed, or the links of a direct session seal each packet.
+    pub(super) fn may_send(&self) -> bool {
+        !self.seals_symbols() || self.symbols.is_some()
+    }
+
+    /// Whether symbols are sealed, so that pollution is detected.
+    pub(super) fn seals_symbols(&self) -> bool {
+        !self.key.is_direct()
+    }
+
+    /// Seals symbols. Those of a direct session are not sealed.
     pub(super) fn sealer(&mut self) -> Option<&mut SymbolKey> {
         self.symbols.as_mut().map(|keys| &mut keys.seal)
     }
 
-    /// Opens symbols.
+    /// Opens symbols, as [`Self::sealer`] seals them.
     pub(super) fn opener(&mut self) -> Option<&mut SymbolKey> {
         self.symbols.as_mut().map(|keys| &mut keys.open)
     }

@@ -324,11 +324,11 @@ impl Session {
         }
         let Some(streams) = &mut self.streams else { return Ok(()) };
         if let Err(error) = streams.incoming.on_packet(now, kind, payload, report_rtt) {
-            let over_relays = self.transport.is_relays();
-            let is_malformed = over_relays || error == FlowError::Malformed;
+            let may_be_polluted = self.transport.may_pollute();
+            let is_malformed = may_be_polluted || error == FlowError::Malformed;
             self.counters.malformed =
                 self.counters.malformed.saturating_add(u64::from(is_malformed));
-            if over_relays {
+            if may_be_polluted {
                 // A relay may have changed the packet, so the peer is not to blame.
                 return self.on_polluted(1, None);
             }

@@ -201,10 +201,13 @@ impl Session {
         let path = end_to_end.view(measured);
         let streams = self.streams.as_mut()?;
         let size = symbol_size_for(first.room()).min(streams.max_symbol_size);
-        let seal = end_to_end.sealer()?;
+        if !end_to_end.may_send() {
+            return None;
+        }
+        let seal = end_to_end.sealer();
         streams.outgoing.set_link(first.of_several());
         let had_end = streams.outgoing.end().is_some();
-        let kind = streams.poll(now, size, &path, Some(seal), out);
+        let kind = streams.poll(now, size, &path, seal, out);
         // The remaining messages may have expired: then there is an end but no packet.
         self.control.announce_end(had_end, streams.outgoing.end().is_some());
         if self.notifications.awaits_space() {
@@ -214,6 +217,7 @@ impl Session {
         let kind = kind?;
         if let (Some(streams), Some(link)) = (&self.streams, first.of_several())
             && let Some(end_to_end) = self.transport.end_to_end_mut()
+            && end_to_end.seals_symbols()
         {
             let number = streams.outgoing.number_of(kind, out);
             end_to_end.pollution().record_first_link(number, link);
@@ -260,7 +264,8 @@ impl Session {
 
     /// The peer reports a polluted symbol or block.
     pub(super) fn on_pollution_report(&mut self, number: u64) -> Result<(), SessionFailure> {
-        let Some(end_to_end) = self.transport.end_to_end_mut() else {
+        let end_to_end = self.transport.end_to_end_mut();
+        let Some(end_to_end) = end_to_end.filter(|end_to_end| end_to_end.seals_symbols()) else {
             let rule = "pollution report outside an end-to-end session";
             return Err(SessionFailure::Violation(rule.to_owned()));
         };

@@ -47,8 +47,13 @@ impl SessionTransport {
         }
     }
 
-    /// Whether relays transport the session. They may have changed what arrives, so that the peer is not to
-    /// blame.
+    /// Whether relays may have changed what arrives, so that the peer is not to blame. There are none between the ends
+    /// of a direct session.
+    pub(super) fn may_pollute(&self) -> bool {
+        self.end_to_end().is_some_and(EndToEnd::seals_symbols)
+    }
+
+    /// Whether the links of the relay transport the session.
     pub(super) fn is_relays(&self) -> bool {
         matches!(self, Self::Relays(_))
     }

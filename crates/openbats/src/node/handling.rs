@@ -240,7 +240,7 @@ impl NodeState {
         let (remote, fingerprint) = (entry.remote, entry.fingerprint);
         self.links.index(id);
         if let Some(policy) = self.enforced_policy(id) {
-            packets.admit_with(connection, policy);
+            packets.admit_with(now, connection, policy);
         }
         // Queued packets of the old connection move to the new one.
         self.apply_routes_over(now, packets, id, fingerprint);

@@ -88,13 +88,20 @@ impl LinkPolicy {
         self
     }
 
-    /// As the protocol core enforces it for the links with this neighbour, at a node that relays or not.
-    pub(crate) fn enforced(&self, relaying: bool, neighbour: Fingerprint) -> relay::LinkPolicy {
+    /// As the protocol core enforces it for the links with the neighbour that has this certificate, at a node that relays
+    /// or not. `neighbour` is the node that is tied to the certificate.
+    pub(crate) fn enforced(
+        &self,
+        relaying: bool,
+        fingerprint: Fingerprint,
+        neighbour: Option<NodeId>,
+    ) -> relay::LinkPolicy {
         let mut policy = relay::LinkPolicy::default();
+        policy.neighbour = neighbour;
         policy.transit = relaying && self.transit;
         policy.sources.clone_from(&self.sources);
         policy.destinations.clone_from(&self.destinations);
-        let (first, _) = neighbour.0.split_first_chunk().unwrap_or((&[0; 8], &[]));
+        let (first, _) = fingerprint.0.split_first_chunk().unwrap_or((&[0; 8], &[]));
         let group = relay::LimitGroup(u64::from_be_bytes(*first));
         policy.rate = self.rate.map(|bits_per_second| relay::RateLimit { bits_per_second, group });
         policy

@@ -166,9 +166,9 @@ impl Links {
     /// Sets the policy of a link that this node has opened, in place of that of its options. It applies at once.
     /// Does nothing if there is no such link.
     pub fn set_policy(&self, id: LinkId, policy: LinkPolicy) {
-        self.shared.call(|core, _| {
+        self.shared.call(|core, clock| {
             if let Some(node) = &mut core.node {
-                node.set_link_policy(core.endpoint.packets(), id, policy);
+                node.set_link_policy(clock.now(), core.endpoint.packets(), id, policy);
             }
         });
     }
@@ -176,9 +176,9 @@ impl Links {
     /// Admits the neighbour with this certificate: it may open links to this node, with this policy.
     /// The new policy applies at once to the links that it has opened.
     pub fn admit(&self, neighbour: Fingerprint, policy: LinkPolicy) {
-        self.shared.call(|core, _| {
+        self.shared.call(|core, clock| {
             if let Some(node) = &mut core.node {
-                node.admit_neighbour(core.endpoint.packets(), neighbour, policy);
+                node.admit_neighbour(clock.now(), core.endpoint.packets(), neighbour, policy);
             }
         });
     }

@@ -47,6 +47,7 @@
 //! | Who may open links to this node? | [`NodeBuilder::neighbour`], [`Links::admit`]; others are closed with code [`codes::NOT_ADMITTED`] |
 //! | What may a neighbour send? | its [`LinkPolicy`]: to this node alone or through it, from and to which nodes |
 //! | Who may have sessions with this node? | [`NodeBuilder::peer`]: a node ID is tied to a certificate |
+//! | Which neighbour does a direct session reach? | that of the links whose certificate [`NodeBuilder::peer`] ties to the node |
 //! | Who answers for a node that this one opens a session to? | the trust in [`ClientOptions`], and [`NodeBuilder::peer`] |
 //!
 //! # Futures, blocking calls, callbacks
@@ -88,7 +89,7 @@ pub use bats_proto::relay::{
 };
 pub use bats_proto::wire::flow::FlowKey;
 pub use bats_proto::wire::flow::NodeId;
-use bats_proto::{EndpointStats, PresharedKey};
+use bats_proto::{EndpointStats, PresharedKey, TransportConfig};
 
 pub use builder::NodeBuilder;
 pub use event::Event;
@@ -105,6 +106,7 @@ use crate::error::ConnectError;
 use crate::fingerprint::Fingerprint;
 use crate::identity::Identity;
 use crate::options::ClientOptions;
+use crate::slot::RemoteNode;
 
 /// A node. Clones refer to the same node. Its sockets and links stay open until the node and all its
 /// sessions are dropped.
@@ -183,10 +185,35 @@ impl Node {
         options: ClientOptions,
     ) -> Result<Session, ConnectError> {
         let connection = self.endpoint.establish_session(node, server_name, options).await?;
-        Ok(Session::new(connection, node))
+        Ok(Session::new(connection, RemoteNode { id: node, is_direct: false }))
     }
 
-    /// Returns the next session that another node has opened.
+    /// Opens a direct session with a neighbour over all established links with it, those that are established later
+    /// included: these are the links whose neighbour has a certificate that [`NodeBuilder::peer`] or
+    /// [`set_peer`](Self::set_peer) ties to this node alone. The neighbour must tie the certificate of this node to its ID,
+    /// too.
+    ///
+    /// It needs no route. It has neither a TLS handshake nor seals of its own: the links authenticate the neighbour and
+    /// protect each packet. So it is established within one round trip, and a further link is used as soon as it is
+    /// established. While there is no link it waits for one, up to the idle timeout. Modes BTP, BRTP, BRCTP and TRANSPARENT,
+    /// without early data; pre-shared keys and resumption are those of the links.
+    ///
+    /// Cancel safe: a future that is dropped before it completes closes the session.
+    ///
+    /// # Errors
+    /// [`ConnectError::NoLink`] if no such link is established. If the neighbour does not answer, or ties no certificate of
+    /// this node to its ID, the handshake times out. [`ConnectError::Configuration`] if the configuration has a pre-shared
+    /// key, resumption or early data. For other errors see [`ConnectError`].
+    pub async fn connect_neighbour(
+        &self,
+        node: NodeId,
+        transport: TransportConfig,
+    ) -> Result<Session, ConnectError> {
+        let connection = self.endpoint.establish_direct_session(node, transport).await?;
+        Ok(Session::new(connection, RemoteNode { id: node, is_direct: true }))
+    }
+
+    /// Returns the next session that another node has opened, direct ones included.
     ///
     /// Cancel safe: a future that is dropped takes no session.
     ///
@@ -216,15 +243,15 @@ impl Node {
 
     /// Accepts sessions from the node with this ID if it has one of these certificates, in place of
     /// those that [`NodeBuilder::peer`] or an earlier call named. Without certificates there are no
-    /// more sessions with it, unless [`NodeBuilder::any_peer`] is set. Open sessions stay open.
+    /// more sessions with it, unless [`NodeBuilder::any_peer`] is set. Open sessions stay open, but direct ones leave the
+    /// links whose certificate is not tied to the node any more.
     pub fn set_peer(&self, node: NodeId, fingerprints: impl IntoIterator<Item = Fingerprint>) {
         let fingerprints: Vec<Fingerprint> = fingerprints.into_iter().collect();
-        if let Some(state) = self.endpoint.shared().lock().node.as_deref_mut() {
-            match fingerprints.is_empty() {
-                true => state.setup.peers.remove(&node),
-                false => state.setup.peers.insert(node, fingerprints),
-            };
-        }
+        self.endpoint.shared().call(|core, clock| {
+            if let Some(state) = core.node.as_deref_mut() {
+                state.set_peer(clock.now(), core.endpoint.packets(), node, fingerprints);
+            }
+        });
     }
 
     /// Accepts no more sessions and no more links of neighbours; open ones stay open.

@@ -13,10 +13,12 @@ use crate::connection::Connection;
 use crate::error::{ChannelError, RecvError, SendError};
 use crate::fingerprint::Fingerprint;
 use crate::messages::Messages;
+use crate::slot::RemoteNode;
 use crate::wait::Wait;
 
 /// A session with another node. It has its own handshake and keys, which relays do not know, and
-/// goes over all links that the routes of the nodes define.
+/// goes over all links that the routes of the nodes define. A [direct](Self::is_direct) session goes over all links with a
+/// neighbour instead, whose handshakes and keys protect it.
 ///
 /// It has the calls of a [`Connection`], and through [`AsRef`] it can be used where one is needed,
 /// for example for [files](crate::file). The remote address of that connection is `0.0.0.0:0`, and
@@ -28,7 +30,7 @@ use crate::wait::Wait;
 #[derive(Clone, Debug)]
 pub struct Session {
     connection: Connection,
-    remote: NodeId,
+    remote: RemoteNode,
 }
 
 impl AsRef<Connection> for Session {
@@ -38,14 +40,21 @@ impl AsRef<Connection> for Session {
 }
 
 impl Session {
-    pub(crate) fn new(connection: Connection, remote: NodeId) -> Self {
+    pub(crate) fn new(connection: Connection, remote: RemoteNode) -> Self {
         Self { connection, remote }
     }
 
     /// The other end.
     #[must_use]
     pub fn remote_node(&self) -> NodeId {
-        self.remote
+        self.remote.id
+    }
+
+    /// Whether this is a direct session with a neighbour:
+    /// [`Node::connect_neighbour`](super::Node::connect_neighbour).
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.remote.is_direct
     }
 
     /// Queues a message; completes when the send buffer has room for it, not when the message
@@ -201,7 +210,7 @@ impl Session {
     }
 
     /// Returns the fingerprint of the peer's certificate, if it presented one and the session is
-    /// open.
+    /// open. In a direct session it is the one that the neighbour presented on the links.
     #[must_use]
     pub fn peer_fingerprint(&self) -> Option<Fingerprint> {
         self.connection.peer_fingerprint()

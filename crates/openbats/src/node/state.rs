@@ -95,26 +95,76 @@ impl NodeState {
             Some(options) => &options.policy,
             None => self.policy_of(entry.fingerprint)?,
         };
-        Some(policy.enforced(self.setup.relaying, entry.fingerprint?))
+        let fingerprint = entry.fingerprint?;
+        let neighbour = self.node_with(fingerprint);
+        Some(policy.enforced(self.setup.relaying, fingerprint, neighbour))
+    }
+
+    /// The node whose certificate this is. One of several nodes identifies none of them.
+    fn node_with(&self, fingerprint: Fingerprint) -> Option<NodeId> {
+        let nodes = self.setup.peers.iter().filter(|(_, prints)| prints.contains(&fingerprint));
+        let mut nodes = nodes.map(|(node, _)| *node);
+        nodes.next().filter(|_| nodes.next().is_none())
+    }
+
+    /// Whether a link with this node is established.
+    pub(crate) fn has_link_with(&self, node: NodeId) -> bool {
+        let established = self.links.iter().filter(|(_, entry)| entry.is_up());
+        let mut prints = established.filter_map(|(_, entry)| entry.fingerprint);
+        prints.any(|print| self.node_with(print) == Some(node))
+    }
+
+    /// Ties a node to these certificates alone, or to none. The links of those that it had or has now get their policies
+    /// again.
+    pub(crate) fn set_peer(
+        &mut self,
+        now: Timestamp,
+        packets: &mut Endpoint,
+        node: NodeId,
+        fingerprints: Vec<Fingerprint>,
+    ) {
+        let mut changed = fingerprints.clone();
+        let before = match fingerprints.is_empty() {
+            true => self.setup.peers.remove(&node),
+            false => self.setup.peers.insert(node, fingerprints),
+        };
+        changed.extend(before.into_iter().flatten());
+        let links = self.links.iter();
+        let links: Vec<_> = links
+            .filter(|(_, entry)| entry.fingerprint.is_some_and(|print| changed.contains(&print)))
+            .filter_map(|(id, entry)| Some((id, entry.connection?)))
+            .collect();
+        self.apply_policies(now, packets, links);
+    }
+
+    fn apply_policies(
+        &self,
+        now: Timestamp,
+        packets: &mut Endpoint,
+        links: Vec<(LinkId, ConnectionHandle)>,
+    ) {
+        for (id, connection) in links {
+            if let Some(policy) = self.enforced_policy(id) {
+                packets.admit_with(now, connection, policy);
+            }
+        }
     }
 
     pub(crate) fn admit_neighbour(
         &mut self,
+        now: Timestamp,
         packets: &mut Endpoint,
         neighbour: Fingerprint,
         policy: LinkPolicy,
     ) {
         self.setup.neighbours.insert(neighbour.0, policy);
-        for (id, connection) in self.accepted_from(neighbour) {
-            if let Some(policy) = self.enforced_policy(id) {
-                packets.admit_with(connection, policy);
-            }
-        }
+        self.apply_policies(now, packets, self.accepted_from(neighbour));
     }
 
     /// Sets the policy of a link that this node has opened.
     pub(crate) fn set_link_policy(
         &mut self,
+        now: Timestamp,
         packets: &mut Endpoint,
         id: LinkId,
         policy: LinkPolicy,
@@ -122,10 +172,8 @@ impl NodeState {
         let Some(entry) = self.links.get_mut(id) else { return };
         let Some(options) = &mut entry.options else { return };
         options.policy = policy;
-        let connection = entry.connection;
-        if let (Some(connection), Some(policy)) = (connection, self.enforced_policy(id)) {
-            packets.admit_with(connection, policy);
-        }
+        let established = entry.connection.map(|connection| (id, connection));
+        self.apply_policies(now, packets, established.into_iter().collect());
     }
 
     pub(crate) fn refuse_neighbour(

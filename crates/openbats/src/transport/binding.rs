@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bats_proto::wire::flow::NodeId;
 use bats_proto::{ConnectionStats, Event, Mode, PeerLimits, SendError, Timestamp, Transmit};
 use bytes::Bytes;
+
+use crate::slot::RemoteNode;
 
 /// What the I/O thread must do next; `Id` identifies a connection.
 #[derive(Debug)]
@@ -71,8 +72,8 @@ pub(super) trait Transport {
 
     fn remote(&self, id: Self::Id) -> Option<SocketAddr>;
 
-    /// The other end of a session over relays.
-    fn remote_node(&self, _id: Self::Id) -> Option<NodeId> {
+    /// The other end of a session between nodes.
+    fn remote_node(&self, _id: Self::Id) -> Option<RemoteNode> {
         None
     }
 

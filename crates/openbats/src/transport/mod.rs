@@ -16,7 +16,6 @@ mod udp;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bats_proto::wire::flow::NodeId;
 use bats_proto::{
     ClientConfig, CloseReason, ConnectError, ConnectionHandle, ConnectionStats, EndpointStats,
     Input, Mode, PeerLimits, SendError, Timestamp,
@@ -28,6 +27,7 @@ pub(crate) use quic::Quic;
 pub(crate) use tcp::{Listener, Tcp};
 pub(crate) use udp::Udp;
 
+use crate::slot::RemoteNode;
 use binding::Transport;
 use packets::Packets;
 
@@ -320,8 +320,8 @@ impl Transports {
         in_transport!(&self, handle, |transport, id| transport.remote(id))
     }
 
-    /// The other end of a session over relays.
-    pub(crate) fn remote_node(&self, handle: Handle) -> Option<NodeId> {
+    /// The other end of a session between nodes.
+    pub(crate) fn remote_node(&self, handle: Handle) -> Option<RemoteNode> {
         in_transport!(&self, handle, |transport, id| transport.remote_node(id))
     }
 

@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use bats_proto::wire::flow::NodeId;
 use bats_proto::{
     ConnectionHandle, ConnectionStats, Endpoint, Mode, PeerLimits, SendError, Timestamp,
 };
 use bytes::Bytes;
 
 use super::binding::{Output, Transport};
+use crate::slot::RemoteNode;
 
 /// The connections of the coded modes, and the relay.
 #[derive(Debug)]
@@ -73,8 +73,9 @@ impl Transport for Packets {
         self.endpoint.remote(id)
     }
 
-    fn remote_node(&self, id: ConnectionHandle) -> Option<NodeId> {
-        self.endpoint.remote_node(id)
+    fn remote_node(&self, id: ConnectionHandle) -> Option<RemoteNode> {
+        let node = self.endpoint.remote_node(id)?;
+        Some(RemoteNode { id: node, is_direct: self.endpoint.is_direct(id) })
     }
 
     fn mode(&self, id: ConnectionHandle) -> Option<Mode> {

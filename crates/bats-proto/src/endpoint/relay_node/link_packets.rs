@@ -7,10 +7,10 @@ use bats_types::Timestamp;
 use super::state::RelayNode;
 use crate::endpoint::connections::Sessions;
 use crate::link::PacketSource;
-use crate::relay::{LinkId, LinkView};
+use crate::relay::{Destination, LinkId, LinkView};
 use crate::session::FirstLink;
 use crate::wire::batch_rank::BatchRank;
-use crate::wire::flow::{FlowKey, NodeId};
+use crate::wire::flow::{DIRECT_FLOW, FlowKey};
 use crate::wire::short_header::PacketKind;
 
 /// The packet source of one link.
@@ -36,13 +36,13 @@ impl LinkPackets<'_> {
         };
         session.session().has_assigned(self.link.0)
             || self.relay_node.relay.is_worthwhile(
-                key.destination,
+                key,
                 self.link,
                 session.session().end_to_end_backlog(),
             )
     }
 
-    fn has_route(&self, destination: NodeId) -> bool {
+    fn has_route(&self, destination: Destination) -> bool {
         self.relay_node.relay.leads_to(destination, self.link)
     }
 
@@ -50,7 +50,7 @@ impl LinkPackets<'_> {
     /// beginning after the one that sent last, until it returns something.
     ///
     /// Each packet that is sent asks for the next one. Destinations without a route over this link are skipped as a
-    /// whole; sessions of the others are visited until one of them may send.
+    /// whole, because all sessions have the same source; sessions of the others are visited until one of them may send.
     fn visit_ready<T>(
         &mut self,
         mut visit: impl FnMut(&mut Self, FlowKey) -> Option<T>,
@@ -68,9 +68,10 @@ impl LinkPackets<'_> {
                 (after, is_wrapped) = (Bound::Unbounded, true);
                 continue;
             };
-            if !self.has_route(key.destination) {
-                let source = NodeId(u32::MAX);
-                after = Bound::Excluded(FlowKey { source, flow: u32::MAX, ..key });
+            if !self.has_route(key.into()) {
+                // Direct sessions follow the others with the same destination.
+                let flow = if key.is_direct() { u32::MAX } else { DIRECT_FLOW - 1 };
+                after = Bound::Excluded(FlowKey { flow, ..key });
                 continue;
             }
             if let Some(found) = visit(self, key) {
@@ -106,7 +107,7 @@ impl LinkPackets<'_> {
         view: &LinkView,
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
-        let path_set = self.relay_node.relay.path_set(key.destination);
+        let path_set = self.relay_node.relay.path_set(key);
         let handle = *self.relay_node.sessions.get(&key)?;
         let session = self.sessions.get_mut(handle)?;
         let first = FirstLink { link: self.link.0, view: *view, recoded: self.recoded, path_set };
@@ -166,11 +167,13 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::relay::RelayConfig;
+    use crate::relay::{LinkPolicy, RelayConfig};
+    use crate::wire::flow::NodeId;
 
     const LINK: LinkId = LinkId(5);
 
-    /// A node with two links and routes over the first one to even nodes, over the other one to the rest.
+    /// A node with two links and routes over the first one to even nodes, over the other one to the rest. The first link
+    /// is with node 3.
     fn node(ready: &[FlowKey], last: Option<FlowKey>) -> RelayNode {
         let mut node = RelayNode::new(RelayConfig::new(NodeId(99)), 1);
         for link in [LINK, LinkId(6)] {
@@ -180,6 +183,12 @@ mod tests {
             let link = LinkId(LINK.0 + u64::from(destination % 2));
             node.relay.set_route(Timestamp::ZERO, NodeId(destination), link);
         }
+        let mut policy = LinkPolicy::default();
+        policy.neighbour = Some(NodeId(3));
+        node.relay.set_policy(Timestamp::ZERO, LINK, policy);
+        for neighbour in 0..10 {
+            node.relay.set_direct(Timestamp::ZERO, NodeId(neighbour), true);
+        }
         node.ready.extend(ready);
         node.last = last;
         node
@@ -187,7 +196,11 @@ mod tests {
 
     fn key() -> impl Strategy<Value = FlowKey> {
         // Two destinations have no route at all.
-        (0_u32..10, prop_oneof![Just(3), Just(u32::MAX)], prop_oneof![0_u32..4, Just(u32::MAX)])
+        (
+            0_u32..10,
+            prop_oneof![Just(3), Just(u32::MAX)],
+            prop_oneof![0_u32..4, DIRECT_FLOW - 1..=DIRECT_FLOW + 2, Just(u32::MAX)],
+        )
             .prop_map(|(destination, source, flow)| FlowKey {
                 destination: NodeId(destination),
                 source: NodeId(source),
@@ -210,7 +223,10 @@ mod tests {
             let (before, after) = sorted.split_at(from);
             let turns = after.iter().chain(before).copied();
             let expected: Vec<FlowKey> = turns
-                .filter(|key| key.destination.0 < 8 && key.destination.0 % 2 == 0)
+                .filter(|key| match key.is_direct() {
+                    true => key.destination.0 == 3,
+                    false => key.destination.0 < 8 && key.destination.0 % 2 == 0,
+                })
                 .take(most)
                 .collect();
             let mut packets = LinkPackets {

@@ -7,7 +7,7 @@ use rand::Rng;
 
 use crate::endpoint::handle::ConnectionHandle;
 use crate::relay::{FlowStatus, LinkId, LinkQueue, Relay, RelayConfig, RelayEvent, RelayStats};
-use crate::wire::flow::{FlowKey, NodeId};
+use crate::wire::flow::{DIRECT_FLOW, FlowKey, NodeId};
 use crate::wire::short_header::PacketKind;
 
 /// State of an endpoint that is a relay node.
@@ -67,10 +67,6 @@ impl RelayNode {
         self.relay.is_recoding()
     }
 
-    pub(in crate::endpoint) fn insert(&mut self, key: FlowKey, handle: ConnectionHandle) {
-        self.sessions.insert(key, handle);
-    }
-
     /// Whether a session of this node sends this flow.
     pub(in crate::endpoint) fn has_session(&self, key: FlowKey) -> bool {
         self.sessions.contains_key(&key)
@@ -87,13 +83,38 @@ impl RelayNode {
         destination: NodeId,
         rng: &mut impl Rng,
     ) -> FlowKey {
+        self.unused_flow(destination, || rng.next_u32() & !DIRECT_FLOW)
+    }
+
+    /// As `fresh_flow`, for a direct session with a neighbour.
+    pub(in crate::endpoint) fn fresh_direct_flow(
+        &self,
+        neighbour: NodeId,
+        rng: &mut impl Rng,
+    ) -> FlowKey {
+        self.unused_flow(neighbour, || rng.next_u32() | DIRECT_FLOW)
+    }
+
+    fn unused_flow(&self, destination: NodeId, mut random: impl FnMut() -> u32) -> FlowKey {
         let source = self.relay.node();
         loop {
-            let key = FlowKey { destination, source, flow: rng.next_u32() };
+            let key = FlowKey { destination, source, flow: random() };
             if !self.has_session(key) {
                 return key;
             }
         }
+    }
+
+    /// Whether there is an admitted link with this neighbour.
+    pub(in crate::endpoint) fn has_link_with(&self, neighbour: NodeId) -> bool {
+        !self.relay.links_with(neighbour).is_empty()
+    }
+
+    /// Whether this node has a direct session with a neighbour.
+    fn has_direct_session(&self, neighbour: NodeId) -> bool {
+        let first =
+            FlowKey { destination: neighbour, source: self.relay.node(), flow: DIRECT_FLOW };
+        self.sessions.range(first..=FlowKey { flow: u32::MAX, ..first }).next().is_some()
     }
 
     /// A connection, with this flow if it was a session, has ended.
@@ -109,6 +130,9 @@ impl RelayNode {
         {
             self.sessions.remove(&key);
             self.ready.remove(&key);
+            if key.is_direct() && !self.has_direct_session(key.destination) {
+                self.relay.set_direct(now, key.destination, false);
+            }
         }
     }
 
@@ -119,7 +143,7 @@ impl RelayNode {
             return Vec::new();
         }
         self.ready.insert(key);
-        self.relay.routes(key.destination).collect()
+        self.relay.routes(key).collect()
     }
 
     pub(in crate::endpoint) fn next_timeout(&self) -> Option<Timestamp> {
