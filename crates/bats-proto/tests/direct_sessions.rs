@@ -18,7 +18,7 @@ use bytes::Bytes;
 const DELAY: Duration = Duration::from_millis(5);
 /// The year 2026.
 const NOW: Duration = Duration::from_secs(1_790_000_000);
-/// Octets of a sealed symbol that are not content: length and tag (docs/spec/keys.md).
+/// Bytes of a sealed symbol that are not content: length and tag (docs/spec/keys.md).
 const SEAL: usize = 18;
 
 fn address(index: usize) -> SocketAddr {
@@ -164,7 +164,12 @@ fn neighbours_exchange_messages_without_a_handshake_of_the_session() {
             for (index, handle, first) in [(1, other, 0), (0, session, 1_000)] {
                 for number in 0..100 {
                     let got = line.world.nodes[index].recv(line.world.now, handle);
-                    assert!(got == Some(message(first + number)), "message {number} at {index}");
+                    let is_right = got == Some(message(first + number));
+                    assert!(
+                        is_right,
+                        "{mode:?}: message {number} at {index}: {:?}",
+                        got.map(|m| m.len())
+                    );
                 }
             }
             line.world.nodes[0].close(line.world.now, session, 9, "done");

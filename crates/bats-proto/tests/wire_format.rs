@@ -8,7 +8,7 @@ use bats_proto::session::{DatagramQueue, Reassembly, SendQueue};
 use bats_proto::wire::batch_rank::{BatchRank, MAX_BATCHES, Space};
 use bats_proto::wire::channel::{self, ChannelFrame};
 use bats_proto::wire::coding::{CodingHeader, RepairHeader, SourceHeader};
-use bats_proto::wire::flow::{FLOW_HEADER_LEN, FlowHeader, FlowKey, NodeId};
+use bats_proto::wire::flow::{DIRECT_FLOW, FLOW_HEADER_LEN, FlowHeader, FlowKey, NodeId};
 use bats_proto::wire::frame::{self, AckHeader, Frame};
 use bats_proto::wire::long_header::{self, LongKind, VERSION};
 use bats_proto::wire::message::{self, MessageFrame};
@@ -473,6 +473,16 @@ fn no_route_packet_matches_the_example() {
     let packet = NoRoute { destination: NodeId(9), quoted: &[9; 3] };
     assert_eq!(packet.encode(), example);
     assert_eq!(NoRoute::decode(&example), Some(packet));
+}
+
+#[test]
+fn flow_header_of_a_direct_session_matches_the_example() {
+    let example = bytes("direct-flow");
+    let key = FlowKey { destination: NodeId(2), source: NodeId(1), flow: DIRECT_FLOW | 7 };
+    let header = FlowHeader { key, hop_limit: 0 };
+    assert_eq!(written(|writer| header.encode(writer)), example);
+    assert_eq!(FlowHeader::decode(&mut Reader::new(&example)), Some(header));
+    assert!(key.is_direct());
 }
 
 #[test]

@@ -33,6 +33,8 @@ pub struct Paths {
     pub links: Vec<(usize, usize, LinkConfig)>,
     /// The link failure, if any.
     pub cut: Option<Cut>,
+    /// Whether the session is a direct one between neighbours, and no end-to-end session.
+    pub is_direct: bool,
     /// Duration of the transfer.
     pub duration: Duration,
     /// Seed of all random choices.
@@ -95,6 +97,7 @@ impl Paths {
             name,
             links: links.iter().map(|link| (0, 1, link.clone())).collect(),
             cut: None,
+            is_direct: false,
             duration: Duration::from_secs(15),
             seed: 1,
         }
@@ -115,6 +118,23 @@ impl Paths {
         let [at, until] = [Some(at), until].map(|second| second.map(Duration::from_secs));
         self.cut = Some(Cut { link, at: at.unwrap_or_default(), until });
         self
+    }
+
+    /// The same scenario with a direct session. The ends must be neighbours.
+    #[must_use]
+    pub fn with_direct_session(self) -> Self {
+        Self { is_direct: true, ..self }
+    }
+
+    /// Whether the ends are neighbours on all links.
+    fn has_neighbours(&self) -> bool {
+        self.links.iter().all(|&(from, to, _)| (from, to) == (0, 1))
+    }
+
+    /// The scenarios whose ends are neighbours, with direct sessions: see [`Paths::scenarios`].
+    pub fn direct_scenarios(seconds: Duration, seed: u64) -> Vec<Self> {
+        let scenarios = Self::scenarios(seconds, seed).into_iter();
+        scenarios.filter(Self::has_neighbours).map(Self::with_direct_session).collect()
     }
 
     /// The scenarios of command `paths`: paths with different rates, delays and losses, parallel
@@ -173,7 +193,12 @@ impl Paths {
             transport: TransportConfig::default(),
             seed: self.seed,
         };
-        RelayNetwork::try_mesh(config, self.links.iter().map(|&(a, b, _)| (a, b)).collect())
+        let edges = self.links.iter().map(|&(a, b, _)| (a, b)).collect();
+        let mut network = RelayNetwork::try_mesh(config, edges)?;
+        if self.is_direct {
+            network.use_direct_sessions();
+        }
+        Some(network)
     }
 
     /// Sum of the capacities of the paths from the source, each that of its smallest link.

@@ -92,6 +92,8 @@ pub struct RelayNetwork {
     config: RelayNetworkConfig,
     world: World<RelayLinks>,
     neighbours: Neighbours,
+    /// Whether sessions between the ends are direct ones.
+    is_direct: bool,
     /// Events of the nodes that the caller has not taken: (node, connection, event).
     pub events: Vec<(usize, ConnectionHandle, Event)>,
 }
@@ -377,7 +379,7 @@ impl RelayNetwork {
             distances: distances(count, &edges),
             edges,
         };
-        let mut network = Self { config, world, neighbours, events: Vec::new() };
+        let mut network = Self { config, world, neighbours, is_direct: false, events: Vec::new() };
         for link in 0..network.neighbours.edges.len() {
             network.connect_link(link);
         }
@@ -427,6 +429,11 @@ impl RelayNetwork {
         self.wake(node);
     }
 
+    /// Makes the sessions that start from now on direct ones, for networks in which the ends are neighbours.
+    pub fn use_direct_sessions(&mut self) {
+        self.is_direct = true;
+    }
+
     /// Starts an end-to-end session from node 0 to the last node.
     pub fn connect_ends(&mut self) -> ConnectionHandle {
         self.connect_ends_in(self.config.transport.mode)
@@ -437,7 +444,10 @@ impl RelayNetwork {
         let last = node_id(self.world.nodes.len() - 1);
         let (now, mut client) = (self.world.now, client_config(&self.config.transport));
         client.transport = Arc::new(TransportConfig { mode, ..self.config.transport.clone() });
-        let handle = self.world.nodes[0].connect_across(now, last, "end", client);
+        let handle = match self.is_direct {
+            true => self.world.nodes[0].connect_neighbour(now, last, client.transport),
+            false => self.world.nodes[0].connect_across(now, last, "end", client),
+        };
         self.wake(0);
         handle.expect("a valid configuration")
     }

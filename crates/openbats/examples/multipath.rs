@@ -1,4 +1,4 @@
-//! A session over two loopback addresses at once. One of the two paths is cut in the middle; the
+//! A direct session with a neighbour over two loopback addresses at once. One of the two paths is cut in the middle; the
 //! transfer completes over the other.
 //!
 //!     cargo run --release -p openbats --example multipath
@@ -12,8 +12,8 @@ use super::emulated;
 use std::time::Duration;
 
 use emulated::{EmulatedLink, lossy};
-use openbats::node::{Event, LinkOptions, LinkPolicy, Node, NodeId, RouteSet};
-use openbats::{ClientOptions, Identity, Trust, Wait};
+use openbats::node::{Event, LinkOptions, LinkPolicy, Node, NodeId};
+use openbats::{Identity, TransportConfig, Trust, Wait};
 
 const ADDRESSES: [&str; 2] = ["127.0.0.1:0", "127.0.0.2:0"];
 const NEAR: NodeId = NodeId(1);
@@ -25,7 +25,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
     let [near_identity, far_identity] =
         [Identity::generate(&["near"])?, Identity::generate(&["far"])?];
     let [near_print, far_print] = [near_identity.fingerprint(), far_identity.fingerprint()];
-    let mut near = Node::builder(NEAR, near_identity);
+    // Each node ties the certificate of the other one to its ID.
+    let mut near = Node::builder(NEAR, near_identity).peer(FAR, far_print);
     let mut far = Node::builder(FAR, far_identity)
         .neighbour(near_print, LinkPolicy::end())
         .peer(NEAR, near_print);
@@ -46,12 +47,8 @@ pub(crate) fn main() -> anyhow::Result<()> {
         link.established().wait()?;
         paths.push((path, link));
     }
-    let routes = RouteSet::new().to(FAR, paths[0].1.id()).to(FAR, paths[1].1.id());
-    near.routes().replace(routes)?;
-    far.routes().replace(RouteSet::new().to(NEAR, near_print))?;
 
-    let options = ClientOptions::new(Trust::fingerprint(far_print));
-    let sender = near.connect_node(FAR, "far", options).wait()?;
+    let sender = near.connect_neighbour(FAR, TransportConfig::default()).wait()?;
     let receiver = far.accept().wait()?;
     let (half, at_half) = std::sync::mpsc::channel();
     let received = std::thread::spawn(move || -> anyhow::Result<(usize, blake3::Hash)> {

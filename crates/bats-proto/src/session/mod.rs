@@ -164,6 +164,7 @@ impl Session {
             peer,
             code_seed: self.code_seed,
             over_relays: self.transport.is_relays(),
+            is_sealed: self.transport.may_pollute(),
             channels: self.agreed_channels(mode, peer, is_server),
         }));
         self.notifications.on_established();

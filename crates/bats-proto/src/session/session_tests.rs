@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::*;
 use crate::error::SendError;
 use crate::relay::{LinkView, PathSetStats};
-use crate::wire::flow::NodeId;
+use crate::wire::flow::{DIRECT_FLOW, NodeId};
 
 mod block_channels_tests;
 mod receiving_tests;
@@ -38,6 +38,8 @@ enum Over {
     Link,
     /// So many links of a relay lead to the other node.
     Relays(usize),
+    /// A link with the other node, without seals.
+    Direct,
 }
 
 /// Two established sessions, the first one a client's. Nothing is lost unless a test drops it.
@@ -59,7 +61,7 @@ impl Pair {
         let key = |source, destination| FlowKey {
             destination: NodeId(destination),
             source: NodeId(source),
-            flow: 9,
+            flow: if over == Over::Direct { 9 | DIRECT_FLOW } else { 9 },
         };
         let flows = [key(1, 2), key(2, 1)].map(|key| (over != Over::Link).then_some((key, false)));
         let mut ends =
@@ -71,8 +73,8 @@ impl Pair {
             let now = Timestamp::from_millis(1_000);
             let limit = session.memory_limit();
             session.set_memory(now, limit, false, RTT.smoothed);
-            let keys = SymbolKeys::plain(!is_server);
-            let (early, _) = session.establish_end_to_end(Some(keys), RTT.smoothed);
+            let keys = (over != Over::Direct).then(|| SymbolKeys::plain(!is_server));
+            let (early, _) = session.establish_end_to_end(keys, RTT.smoothed);
             assert!(early.is_empty());
         }
         Self { now: Timestamp::from_millis(1_000), over, ends, sent: [0; 2], lost: 0 }
@@ -88,7 +90,8 @@ impl Pair {
         let session = &mut self.ends[end];
         let kind = match self.over {
             Over::Link => session.next_coded(self.now, 1_440, &PATH, &mut out)?,
-            Over::Relays(links) => {
+            Over::Relays(_) | Over::Direct => {
+                let links = if let Over::Relays(links) = self.over { links } else { 1 };
                 let view = LinkView { rate: 10_000_000, packet: 1_400, ..LinkView::default() };
                 let path_set =
                     PathSetStats { links, rate: 20_000_000, slowest: Duration::from_millis(40) };
@@ -194,10 +197,9 @@ fn is_reliable(mode: Mode) -> bool {
 
 #[test]
 fn messages_of_all_modes_arrive_over_links_and_relays_and_are_counted() {
-    for (mode, over) in OWN_MODES
-        .into_iter()
-        .flat_map(|mode| [Over::Link, Over::Relays(1), Over::Relays(2)].map(|over| (mode, over)))
-    {
+    for (mode, over) in OWN_MODES.into_iter().flat_map(|mode| {
+        [Over::Link, Over::Relays(1), Over::Relays(2), Over::Direct].map(|over| (mode, over))
+    }) {
         let context = format!("{mode:?} over {over:?}");
         let mut pair = Pair::of_mode(mode, over);
         pair.lost = if mode == Mode::Transparent { 0 } else { 9 };

@@ -27,6 +27,9 @@ pub(crate) struct PathsArguments {
     /// Seed of all random choices
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Use direct sessions between neighbours instead of end-to-end sessions; without the scenario with relays
+    #[arg(long)]
+    direct: bool,
     /// Print the figures as a JSON array of objects
     #[arg(long)]
     json: bool,
@@ -61,7 +64,11 @@ fn line(figures: &PathsFigures) -> String {
 
 /// Runs all scenarios and prints their figures.
 pub(crate) fn run(arguments: &PathsArguments) -> Result<(), Failure> {
-    let runs = Paths::scenarios(Duration::from_secs(arguments.seconds), arguments.seed);
+    let seconds = Duration::from_secs(arguments.seconds);
+    let runs = match arguments.direct {
+        true => Paths::direct_scenarios(seconds, arguments.seed),
+        false => Paths::scenarios(seconds, arguments.seed),
+    };
     let figures = parallel(&runs, 0, Paths::run);
     if arguments.json {
         let text =

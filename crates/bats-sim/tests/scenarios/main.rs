@@ -18,6 +18,7 @@ mod cubic_window;
 mod deadlines;
 mod delay_change;
 mod determinism;
+mod direct_sessions;
 mod duplication;
 mod ecn;
 mod fairness;

@@ -4,6 +4,7 @@
 mod emulated;
 
 mod admission;
+mod direct;
 mod ends;
 mod links;
 mod relay_process;

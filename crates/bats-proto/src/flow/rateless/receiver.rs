@@ -37,7 +37,8 @@ pub struct RatelessParameters {
     /// Initial credit announced in the handshake, in symbols.
     pub initial_credit: u64,
     /// Whether relays forward the flow. Its packets then have the coding header that relays read,
-    /// and [`RatelessReceiver::verify`] must authenticate each block.
+    /// and [`RatelessReceiver::verify`] must authenticate each block, unless it is
+    /// [not sealed](RatelessReceiver::without_seals).
     pub over_relays: bool,
     /// Number of receivers of the flow, at least 1. The more there are, the less often each one
     /// reports, so that all together report little more than one alone.
@@ -99,6 +100,8 @@ struct Packet<'a> {
 pub struct RatelessReceiver {
     max_packet_size: usize,
     over_relays: bool,
+    /// Whether [`RatelessReceiver::verify`] must authenticate each block.
+    are_blocks_sealed: bool,
     receivers: u32,
     caches: Caches,
     blocks: BTreeMap<u64, Block>,
@@ -134,6 +137,7 @@ impl RatelessReceiver {
         Self {
             max_packet_size: max_symbol_size,
             over_relays,
+            are_blocks_sealed: over_relays,
             receivers: receivers.max(1),
             caches: Caches::new(receive_budget),
             blocks: BTreeMap::new(),
@@ -368,7 +372,7 @@ impl RatelessReceiver {
             && decoder.coded_packet_len() == BATCH + size;
         if same {
             support = (support + 1).min(MAX_SUPPORT);
-        } else if !self.over_relays {
+        } else if !self.are_blocks_sealed {
             return Err(FlowError::Malformed);
         } else {
             // The polluted packet, either the first one of the block or this one, is in the
@@ -418,11 +422,17 @@ impl RatelessReceiver {
         decoder.copy_block(&mut data).map_err(|_| FlowError::Malformed)?;
         let source_packets = u64::from(packets);
         self.counters.symbols_decoded += source_packets;
-        let authentic = !self.over_relays;
+        let authentic = !self.are_blocks_sealed;
         let handed_up = HandedUp::Nothing;
         let decoded = Block::Decoded { source_packets, packet_size, data, authentic, handed_up };
         self.insert_block(number, decoded);
         Ok(())
+    }
+
+    /// Blocks are taken as they are, because the links with the sender authenticate each packet.
+    #[must_use]
+    pub fn without_seals(self) -> Self {
+        Self { are_blocks_sealed: false, ..self }
     }
 
     /// Whether [`next_block`](Self::next_block) has one.

@@ -259,6 +259,14 @@ fn relayed_blocks_are_taken_when_they_are_verified() {
 }
 
 #[test]
+fn blocks_of_direct_sessions_are_taken_without_a_seal() {
+    let mut receiver = relayed().without_seals();
+    push(&mut receiver, 0, 3, 3);
+    assert!(receiver.has_ready());
+    assert_eq!(receiver.next_block(), Some(content(3)));
+}
+
+#[test]
 fn majority_of_relayed_packets_decides_the_sizes_of_a_block() {
     let mut receiver = relayed();
     let packets =

@@ -161,8 +161,11 @@ impl RatelessSender {
 
     /// Bounds blocks by the rate of the path, to a batch at least: what is written after a block was cut waits until
     /// the block was sent, so a channel with much data would delay the others. `packet` is the size of a packet in
-    /// bytes.
+    /// bytes. Not over relays, where short blocks cost throughput (ADR 0021).
     pub fn bound_blocks(&mut self, packet: usize, path: &PathView) {
+        if self.parameters.over_relays {
+            return;
+        }
         let time = BLOCK_TIME.max(path.smoothed_rtt / BLOCK_ROUND_TRIPS);
         let bytes = path.rate_bytes_per_second as f64 * time.as_secs_f64();
         let packets = (bytes / packet.max(1) as f64) as u32;

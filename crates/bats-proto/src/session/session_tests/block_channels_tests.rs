@@ -6,7 +6,7 @@ use crate::session::channel::ChannelId;
 use crate::wire::channel::{self, ChannelFrame};
 use crate::wire::varint::Writer;
 
-const TRANSPORTS: [Over; 3] = [Over::Link, Over::Relays(1), Over::Relays(2)];
+const TRANSPORTS: [Over; 4] = [Over::Link, Over::Relays(1), Over::Relays(2), Over::Direct];
 type Packets = Vec<(PacketKind, Vec<u8>)>;
 
 fn pair_over(over: Over) -> Pair {

@@ -114,6 +114,47 @@ fn malformed_packets_from_relays_count_as_polluted() {
     }
 }
 
+/// No relay is between the ends of a direct session.
+#[test]
+fn the_peer_of_a_direct_session_is_to_blame_for_malformed_packets() {
+    for mode in OWN_MODES {
+        let pair = || Pair::of_mode(mode, Over::Direct);
+        let mut malformed = pair();
+        let result = malformed.ends[1].on_coded(malformed.now, PacketKind::Repair, &[1], RTT);
+        assert!(matches!(result, Err(SessionFailure::Violation(_))), "{mode:?}: {result:?}");
+        assert_eq!(malformed.stats(1).coding.symbols_polluted, 0, "{mode:?}");
+        let mut polluted = pair();
+        let report = SessionFrame::SymbolPolluted(3);
+        let result = polluted.ends[1].on_frame(polluted.now, report);
+        assert!(matches!(result, Err(SessionFailure::Violation(_))), "{mode:?}: {result:?}");
+    }
+}
+
+/// The links seal each packet, so symbols and blocks have no seal: 18 bytes less in each.
+#[test]
+fn symbols_and_blocks_of_direct_sessions_are_not_sealed() {
+    for mode in OWN_MODES {
+        let [direct, sealed] = [Over::Direct, Over::Relays(1)].map(|over| {
+            let mut pair = Pair::of_mode(mode, over);
+            let now = pair.now;
+            pair.ends[0].send(now, Bytes::from(vec![5; 300]), None, &CAPACITY).unwrap();
+            let (kind, payload) = pair.next(0).expect("the message");
+            pair.hand_over(1, kind, &payload).unwrap();
+            let mut others = Vec::new();
+            while let Some((kind, payload)) = pair.next(0).filter(|_| others.len() < 40) {
+                pair.hand_over(1, kind, &payload).unwrap();
+                others.push(kind);
+            }
+            assert_eq!(pair.read(1), [Bytes::from(vec![5; 300])], "{mode:?} {over:?}");
+            payload.len()
+        });
+        assert!(direct < sealed, "{mode:?}: {direct} and {sealed} bytes");
+        if mode != Mode::Brctp {
+            assert_eq!(direct + 18, sealed, "{mode:?}");
+        }
+    }
+}
+
 /// A relay may have forged the numbers that the peer reports.
 #[test]
 fn reports_of_symbols_that_were_never_sent_are_cut() {

@@ -48,8 +48,10 @@ pub(super) struct StreamSetup<'a> {
     pub(super) peer: &'a TransportParameters,
     /// Seed of the coefficients of this end's repairs.
     pub(super) code_seed: u64,
-    /// Relays transport the session.
+    /// Links of the relay transport the session.
     pub(super) over_relays: bool,
+    /// Symbols and blocks are sealed end to end.
+    pub(super) is_sealed: bool,
     pub(super) channels: Option<Box<Channels>>,
 }
 
@@ -73,7 +75,7 @@ pub(super) struct Streams {
 
 impl Streams {
     pub(super) fn new(setup: StreamSetup<'_>) -> Self {
-        let StreamSetup { config, mode, peer, code_seed, over_relays, channels } = setup;
+        let StreamSetup { config, mode, peer, code_seed, over_relays, is_sealed, channels } = setup;
         let own = symbol_size_for(config.max_udp_payload);
         let window_cap = WINDOW_CAP.min(peer.window_cap);
         let max_symbol_size = own.min(usize::from(peer.max_symbol_size));
@@ -126,10 +128,12 @@ impl Streams {
                     over_relays,
                     receivers: 1,
                 };
+                let receiver = RatelessReceiver::new(receiver);
+                let receiver = if is_sealed { receiver } else { receiver.without_seals() };
                 (
                     Outgoing::Rateless(RatelessOutgoing::new(queue, RatelessSender::new(sender))),
                     Incoming::Rateless(RatelessIncoming::new(
-                        RatelessReceiver::new(receiver),
+                        receiver,
                         Reassembly::new(max_message(config)),
                     )),
                 )

@@ -96,8 +96,7 @@ impl Sending for RatelessOutgoing {
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
         let Self { queue, flow } = self;
-        // Not over relays, where short blocks cost throughput (ADR 0021).
-        if channels.is_some() && seal.is_none() {
+        if channels.is_some() {
             flow.bound_blocks(symbol_size, path);
         }
         let has_more = |queue: &SendQueue, channels: &Option<&mut Channels>| {
