@@ -40,6 +40,8 @@ pub(super) struct Batch {
     pub(super) is_decided: bool,
     /// When the batch last made progress.
     pub(super) changed: Timestamp,
+    /// When a packet was last added.
+    pub(super) added: Timestamp,
 }
 
 impl Batch {
@@ -62,6 +64,7 @@ impl Batch {
             closed: false,
             is_decided: false,
             changed: now,
+            added: now,
         }
     }
 
@@ -95,6 +98,15 @@ impl Batch {
         self.is_decided = false;
         self.recoder = None;
         core::mem::take(&mut self.row_bytes)
+    }
+
+    /// Frees the packets, and neither sends nor repairs them any more. Returns the number of bytes freed.
+    pub(super) fn give_up(&mut self) -> usize {
+        // Unsent packets must not count as sent.
+        self.freed_rank = self.freed_rank.saturating_sub(self.unsent());
+        let freed = self.free();
+        self.freed_rank = self.freed_rank.min(self.reported);
+        freed
     }
 
     /// Updates the number of recoded packets due. Returns whether to queue the batch for them.

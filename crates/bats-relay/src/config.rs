@@ -108,11 +108,13 @@ pub struct RelayDropStats {
     pub unroutable: u64,
     /// The packet would return to the link that it came from, or claims this node as its source.
     pub looped: u64,
-    /// The policy of the link that they came over does not allow them.
+    /// The policy of the link that they came over does not allow them, or their source is a group.
     pub refused: u64,
     /// End-to-end packets beyond the rate of the link that they came over. Other packets are held
     /// back instead.
     pub rate_limited: u64,
+    /// Packets to a group that no entry accepts from the link that they came over.
+    pub not_incoming: u64,
     /// Hop limit reached.
     pub hop_limit: u64,
     /// Repeated end-to-end packets.
@@ -131,6 +133,9 @@ pub struct RelayBatchStats {
     pub dropped: u64,
     /// Batches given up because no packets of them arrived within the time-out.
     pub expired: u64,
+    /// Batches that a branch of a group held for too long, and dropped before the next node had all their
+    /// packets.
+    pub overdue: u64,
     /// Batches that reached [`MAX_RECODED`].
     pub capped: u64,
 }

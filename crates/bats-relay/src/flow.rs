@@ -14,6 +14,7 @@ use super::link_view::LinkId;
 use super::opaque::DuplicateFilter;
 use super::outbound::Outbound;
 use super::rate_limit::{FlowLimits, LimitGroup};
+use super::room::memory_limit;
 use super::traffic::Traffic;
 use super::unrecoded::UnrecodedQueue;
 
@@ -78,10 +79,44 @@ impl Flow {
         }
     }
 
+    /// Nothing more is received over a link. Packets that came over it must not be forwarded again if they come over
+    /// another link.
+    pub(super) fn stop_receiving(&mut self, link: LinkId) {
+        if let Some(inbound) = self.inbound.remove(&link) {
+            self.over_all_links.get_or_insert_with(|| Box::new(OverAllLinks::new(&inbound)));
+        }
+    }
+
     /// Bytes of the payloads held for transmission and repair.
     pub(super) fn bytes(&self) -> usize {
         let outbound = self.outbound.values().chain(&self.unrouted);
         outbound.map(|outbound| outbound.bytes()).sum::<usize>() + self.unrecoded.bytes()
+    }
+
+    /// Maximum number of bytes for a link, if `total` are for all flows, and these hold `all`. The branches of a
+    /// group have equal parts of what their flow may take.
+    pub(super) fn memory_limit(
+        &self,
+        key: FlowKey,
+        link: LinkId,
+        total: usize,
+        all: usize,
+    ) -> usize {
+        if key.destination.is_group() {
+            return memory_limit(total, all - self.bytes()) / self.outbound.len().max(1);
+        }
+        let own = self.outbound.get(&link).map_or(0, |outbound| outbound.bytes());
+        memory_limit(total, all - own)
+    }
+
+    /// Packets that wait for their first transmission and hold the previous node back: of a group those of the
+    /// branch with the fewest.
+    pub(super) fn queued(&self, key: FlowKey) -> u64 {
+        let queued = self.outbound.values().map(|outbound| outbound.queued() as u64);
+        match key.destination.is_group() {
+            true => queued.min().unwrap_or(0),
+            false => queued.sum(),
+        }
     }
 
     /// The link for a packet of this batch: the one that has other packets of the batch, or the one
@@ -148,8 +183,8 @@ impl Flow {
     }
 
     /// Schedules reports of more room here. Returns when the first is due.
-    pub(super) fn report_room(&mut self, now: Timestamp) -> Option<Timestamp> {
-        let queued = self.outbound.values().map(|outbound| outbound.queued()).sum::<usize>() as u64;
+    pub(super) fn report_room(&mut self, key: FlowKey, now: Timestamp) -> Option<Timestamp> {
+        let queued = self.queued(key);
         let inbound = self.inbound.values_mut();
         inbound
             .filter_map(|inbound| {

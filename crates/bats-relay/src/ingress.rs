@@ -49,16 +49,31 @@ impl Relay {
             return None;
         };
         let payload = reader.rest();
-        let (key, here) = (header.key, header.key.destination == self.config.node);
+        let key = header.key;
+        if key.source.is_group() {
+            self.stats.dropped.refused = self.stats.dropped.refused.saturating_add(1);
+            return None;
+        }
         if key.source == self.config.node {
             self.stats.dropped.looped = self.stats.dropped.looped.saturating_add(1);
             return None;
         }
-        if !self.links.get(&link).is_some_and(|state| state.policy.allows(key, here)) {
-            self.stats.dropped.refused = self.stats.dropped.refused.saturating_add(1);
+        let is_group = key.destination.is_group();
+        if is_group && !self.groups.accepts(key, link) {
+            self.stats.dropped.not_incoming = self.stats.dropped.not_incoming.saturating_add(1);
             return None;
         }
-        if !here {
+        let here = self.is_for_this_node(key);
+        let policy = self.links.get(&link).map(|state| &state.policy);
+        let Some(policy) = policy.filter(|policy| policy.allows(key, here)) else {
+            self.stats.dropped.refused = self.stats.dropped.refused.saturating_add(1);
+            return None;
+        };
+        let mut onward = match is_group {
+            true => policy.transit && self.groups.has_branches(key),
+            false => !here,
+        };
+        if onward && !is_group {
             // A packet is never sent back over the link that it came from.
             let has_next_hop = self.routes(key.destination).any(|next| next != link);
             if !has_next_hop {
@@ -69,19 +84,22 @@ impl Relay {
                 }
                 return None;
             }
-            if header.hop_limit == 0 {
-                self.stats.dropped.hop_limit = self.stats.dropped.hop_limit.saturating_add(1);
+        }
+        if onward && header.hop_limit == 0 {
+            self.stats.dropped.hop_limit = self.stats.dropped.hop_limit.saturating_add(1);
+            if !here {
                 return None;
             }
+            onward = false;
         }
         if !self.open_flow(now, key, Some(payload.len())) {
             return None;
         }
         let hop_limit = header.hop_limit.saturating_sub(1);
         let delivery = if kind == PacketKind::Control {
-            self.on_opaque(now, link, FlowHeader { key, hop_limit }, payload, here)
+            self.on_opaque(now, link, FlowHeader { key, hop_limit }, payload, (here, onward))
         } else {
-            self.on_coded(now, link, key, (kind, hop_limit), payload, here)
+            self.on_coded(now, link, key, (kind, hop_limit), payload, (here, onward))
         };
         self.arm(key);
         delivery.then_some(Delivery { key, kind, payload })
@@ -107,9 +125,14 @@ impl Relay {
         let mix = u64::from(key.flow) << 32 | u64::from(key.source.0);
         let mut flow = Flow::new(now, self.seed ^ mix.wrapping_mul(0xd6e8_feb8_6659_fd93));
         if key.destination != self.config.node {
-            flow.outbound.extend(self.routes(key).map(|link| {
+            let is_group = key.destination.is_group();
+            let links = match is_group {
+                true => self.groups.links_of(&self.links, key),
+                false => self.routes(key).collect(),
+            };
+            flow.outbound.extend(links.into_iter().map(|link| {
                 let feedback = self.links.get(&link).is_some_and(|state| state.feedback);
-                (link, Box::new(Outbound::new(flow.seed, feedback)))
+                (link, Box::new(Outbound::new(flow.seed, feedback, is_group)))
             }));
         }
         received.into_iter().for_each(|bytes| flow.received.add(bytes));
@@ -124,12 +147,18 @@ impl Relay {
         }
     }
 
+    /// Whether this node is the destination, or a member of the group that is.
+    pub(super) fn is_for_this_node(&self, key: FlowKey) -> bool {
+        key.destination == self.config.node || self.groups.is_member(key.destination)
+    }
+
     /// The limit of the packets that come over a link.
     fn limit_of(&self, link: LinkId) -> Option<LimitGroup> {
         Some(self.links.get(&link)?.policy.rate?.group)
     }
 
-    /// Returns whether to deliver the packet at this node.
+    /// Handles a packet for this node (`here`), for others (`onward`), or for both. Returns whether to deliver it
+    /// at this node.
     #[deny(
         clippy::unwrap_used,
         clippy::expect_used,
@@ -142,23 +171,39 @@ impl Relay {
         link: LinkId,
         header: FlowHeader,
         payload: &[u8],
-        here: bool,
+        (here, onward): (bool, bool),
     ) -> bool {
         let Some(flow) = self.flows.get_mut(&header.key) else { return false };
         if flow.duplicates.is_duplicate(payload) {
             self.stats.dropped.repeated = self.stats.dropped.repeated.saturating_add(1);
             return false;
         }
-        if !here {
+        if onward {
             let limit = self.limit_of(link);
-            if !self.limits.accepts(now, limit, payload.len()) {
+            if self.limits.accepts(now, limit, payload.len()) {
+                self.push_onward(now, header, payload);
+            } else {
                 self.stats.dropped.rate_limited = self.stats.dropped.rate_limited.saturating_add(1);
-                return false;
             }
-            let next = self.route(header.key.destination);
-            self.push_opaque(now, next, header, payload);
         }
         here
+    }
+
+    /// Queues an end-to-end packet for the next node, or for those of all branches.
+    #[deny(
+        clippy::unwrap_used,
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects
+    )]
+    fn push_onward(&mut self, now: Timestamp, header: FlowHeader, payload: &[u8]) {
+        if !header.key.destination.is_group() {
+            let next = self.route(header.key);
+            return self.push_opaque(now, next, header, payload);
+        }
+        for link in self.groups.links_of(&self.links, header.key) {
+            self.push_opaque(now, Some(link), header, payload);
+        }
     }
 
     #[deny(
@@ -213,7 +258,7 @@ impl Relay {
         }
     }
 
-    /// Returns whether to deliver the packet at this node.
+    /// As [`Self::on_opaque`], for a coded packet.
     #[deny(
         clippy::unwrap_used,
         clippy::expect_used,
@@ -227,7 +272,7 @@ impl Relay {
         key: FlowKey,
         (kind, hop_limit): (PacketKind, u8),
         payload: &[u8],
-        here: bool,
+        (here, onward): (bool, bool),
     ) -> bool {
         let mut reader = Reader::new(payload);
         let header = CodingHeader::decode(kind, &mut reader);
@@ -295,18 +340,25 @@ impl Relay {
         if arrival != Arrival::Innovative {
             return false;
         }
-        if here {
-            self.stats.delivered = self.stats.delivered.saturating_add(1);
-            return true;
-        }
+        self.stats.delivered = self.stats.delivered.saturating_add(u64::from(here));
         let parts = (space, wire_batch, window, vector);
-        if !is_over_one_link && !self.is_new_over_all_links(now, link, key, &parts) {
-            return false;
+        if !onward || !is_over_one_link && !self.is_new_over_all_links(now, link, key, &parts) {
+            return here;
         }
         let limit = self.limit_of(link);
         let coded = Coded { space, batch, window, vector, payload: symbol, hop_limit, limit };
-        self.add(now, key, |flow, links| flow.choose_link(links, space, batch, link), &coded);
-        false
+        match key.destination.is_group() {
+            true => self.add_to_branches(now, key, &coded),
+            false => {
+                self.add(
+                    now,
+                    key,
+                    |flow, links| flow.choose_link(links, space, batch, link),
+                    &coded,
+                );
+            }
+        }
+        here
     }
 
     /// Whether a packet adds to what arrived over all links. Without this, packets would go round
@@ -360,23 +412,34 @@ impl Relay {
     ) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
         let Some(link) = choose(flow, &self.links) else { return };
+        let limit = flow.memory_limit(key, link, self.config.total_bytes, self.bytes);
         let Some(outbound) = flow.outbound.get_mut(&link) else { return };
         let others = self.bytes - outbound.bytes();
         if !outbound.add(now, coded, &mut self.stats) {
             self.stats.dropped.non_innovative += 1;
         }
-        outbound.shed(memory_limit(self.config.total_bytes, others), &mut self.stats);
+        outbound.drop_overdue(now, &mut self.stats);
+        outbound.shed(limit, &mut self.stats);
         self.bytes = others + outbound.bytes();
         self.stats.memory.bytes_peak = self.stats.memory.bytes_peak.max(self.bytes as u64);
         flow.activate(key, &mut self.links, &mut self.ready);
     }
 
+    /// Adds a packet to the buffers of all branches. Each has limits of its own, so none waits for another.
+    pub(super) fn add_to_branches(&mut self, now: Timestamp, key: FlowKey, coded: &Coded<'_>) {
+        let Some(flow) = self.flows.get(&key) else { return };
+        for link in flow.outbound.keys().copied().collect::<Vec<LinkId>>() {
+            self.add(now, key, |_, _| Some(link), coded);
+        }
+    }
+
     /// Frees packets of a flow for a link until the flow is within its limits.
     pub(super) fn shed(&mut self, key: FlowKey, link: LinkId) {
         let Some(flow) = self.flows.get_mut(&key) else { return };
+        let limit = flow.memory_limit(key, link, self.config.total_bytes, self.bytes);
         let Some(outbound) = flow.outbound.get_mut(&link) else { return };
         let others = self.bytes - outbound.bytes();
-        outbound.shed(memory_limit(self.config.total_bytes, others), &mut self.stats);
+        outbound.shed(limit, &mut self.stats);
         self.bytes = others + outbound.bytes();
     }
 
@@ -385,14 +448,14 @@ impl Relay {
         if !self.open_flow(now, key, None) {
             return;
         }
-        let next = self.route(key);
         let header = FlowHeader { key, hop_limit: self.config.hop_limit.saturating_sub(1) };
-        self.push_opaque(now, next, header, packet);
+        self.push_onward(now, header, packet);
         self.arm(key);
     }
 
     /// Whether a session of this node may send a coded packet of this flow over a link: the packet
-    /// would leave at once.
+    /// would leave at once. For a group, whether the branch over this link takes a packet now; the others then get
+    /// it, too.
     pub fn has_room(&mut self, now: Timestamp, key: FlowKey, link: LinkId) -> bool {
         if !self.flows.contains_key(&key) {
             if !self.open_flow(now, key, None) {
@@ -406,9 +469,18 @@ impl Relay {
         if !flow.unrecoded.is_empty() {
             return false;
         }
-        flow.outbound.get(&link).is_some_and(|outbound| {
-            outbound.has_room(memory_limit(self.config.total_bytes, self.bytes - outbound.bytes()))
-        })
+        let limit = flow.memory_limit(key, link, self.config.total_bytes, self.bytes);
+        flow.outbound.get(&link).is_some_and(|outbound| outbound.has_room(limit))
+    }
+
+    /// Queues a coded packet that this node sends to a group, for all branches.
+    pub fn send_to_group(&mut self, now: Timestamp, key: FlowKey, kind: PacketKind, packet: &[u8]) {
+        if !self.open_flow(now, key, None) {
+            return;
+        }
+        let Some(coded) = self.own_coded(key, kind, packet) else { return };
+        self.add_to_branches(now, key, &coded);
+        self.arm(key);
     }
 
     /// Takes a coded packet of a session of this node, which has no flow header, for a link. Replaces it in

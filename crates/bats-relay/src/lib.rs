@@ -26,6 +26,9 @@ mod destination;
 mod direct_tests;
 mod flow;
 mod forwards;
+#[cfg(test)]
+mod group_tests;
+mod groups;
 mod inbound;
 mod ingress;
 #[cfg(test)]
@@ -82,6 +85,8 @@ pub use config::{
 };
 pub use destination::Destination;
 use flow::Flow;
+use groups::Groups;
+pub use groups::{GroupEntry, GroupEntryError, MAX_GROUP_ENTRIES};
 use inbound::report_interval;
 use link::{Link, Links, is_alive};
 pub use link_view::{LinkId, LinkView};
@@ -133,6 +138,7 @@ pub struct Relay {
     routes: Routes,
     /// Neighbours with which this node has direct sessions: the links with them are a route.
     direct: BTreeSet<NodeId>,
+    groups: Groups,
     /// What is reported of missing routes.
     unroutable: UnroutableReports,
     flows: BTreeMap<FlowKey, Flow>,
@@ -160,6 +166,7 @@ impl Relay {
             links: Links::new(),
             routes: Routes::default(),
             direct: BTreeSet::new(),
+            groups: Groups::default(),
             unroutable: UnroutableReports::default(),
             flows: BTreeMap::new(),
             timers: Timers::default(),
@@ -398,7 +405,7 @@ impl Relay {
                 state.active.rotate_left(1);
                 // Sending changes the times of this check and of reports only.
                 let check_at = outbound.check_at();
-                let report_at = flow.report_room(now);
+                let report_at = flow.report_room(key, now);
                 for at in check_at.into_iter().chain(report_at) {
                     self.timers.arm(key, flow, at);
                 }
@@ -414,7 +421,7 @@ impl Relay {
                 self.limits.wait(group, key);
             }
             // What was dropped before it was sent makes room, too.
-            for at in check_at.into_iter().chain(flow.report_room(now)) {
+            for at in check_at.into_iter().chain(flow.report_room(key, now)) {
                 self.timers.arm(key, flow, at);
             }
         }
@@ -480,20 +487,25 @@ impl Relay {
             let view = state.view;
             let limit = state.policy.rate.map(|limit| limit.group);
             let Some(flow) = self.flows.get_mut(&key) else { continue };
-            let queue = if key.destination == self.config.node {
+            let is_group = key.destination.is_group();
+            let is_end = key.destination == self.config.node
+                || is_group && (self.groups.is_member(key.destination) || flow.outbound.is_empty());
+            let queue = if is_end {
                 (0, u64::from(u32::MAX))
             } else {
                 let held: usize = flow.outbound.values().map(|outbound| outbound.bytes()).sum();
-                let free =
-                    memory_limit(self.config.total_bytes, self.bytes - held).saturating_sub(held);
-                let queued: usize = flow.outbound.values().map(|outbound| outbound.queued()).sum();
-                let queued = queued as u64;
+                let most = memory_limit(self.config.total_bytes, self.bytes - held);
+                let queued = flow.queued(key);
                 let rates = flow.outbound.iter().map(|(link, outbound)| {
                     let waiting =
                         self.links.get(link).map_or(1, |link| link.waiting_flows().max(1));
                     outbound.rate() / waiting as u64
                 });
-                let room = window_packets(rates.sum(), queued, &view)
+                // The fastest branch of a group sets the pace.
+                let rate = if is_group { rates.max().unwrap_or(0) } else { rates.sum() };
+                // A branch frees its oldest packets for new ones.
+                let free = if is_group { most } else { most.saturating_sub(held) };
+                let room = window_packets(rate, queued, &view)
                     .saturating_sub(queued)
                     .min(free as u64 / view.packet.max(1));
                 let allowed = self.limits.room(limit, report_interval(&view), &view);
@@ -571,7 +583,7 @@ impl Relay {
                     checked = true;
                 }
             }
-            flow.report_room(now);
+            flow.report_room(key, now);
             for (&link, inbound) in &mut flow.inbound {
                 if inbound.report_at().is_none_or(|at| at > now) {
                     continue;

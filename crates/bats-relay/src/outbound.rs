@@ -1,5 +1,7 @@
 //! The sending side of a hop: packets to forward to the next node, and packets recoded from them.
 
+mod limits;
+
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,7 +14,7 @@ use super::batch::{Batch, CLOSE_AFTER, row_bytes};
 use super::coding::{Coded, recoded_header, write_header};
 use super::config::{BATCH_RANK_INTERVAL, MAX_RECODED, QUEUE_PACKETS, RelayStats};
 use super::forwards::Forwards;
-use super::inbound::{batch_timeout, report_interval};
+use super::inbound::report_interval;
 use super::link_view::LinkView;
 use super::rate_limit::{FlowLimits, LimitGroup, RateLimits};
 use super::room::round_trip_packets;
@@ -43,6 +45,8 @@ pub(super) struct Outbound {
     seed: u64,
     /// Whether the next node reports ranks.
     feedback: bool,
+    /// Whether it is a branch of a group.
+    is_branch: bool,
     /// Boxed: a B-tree node has space for eleven values.
     batches: [BTreeMap<u64, Box<Batch>>; 2],
     forwards: Forwards,
@@ -65,10 +69,12 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new(seed: u64, feedback: bool) -> Self {
+    /// `is_branch` if packets go to other nodes, too, and none of them may wait for another.
+    pub(super) fn new(seed: u64, feedback: bool, is_branch: bool) -> Self {
         Self {
             seed,
             feedback,
+            is_branch,
             batches: Default::default(),
             forwards: Forwards::default(),
             recoded_queue: VecDeque::new(),
@@ -200,6 +206,7 @@ impl Outbound {
             return false;
         }
         batch.changed = now;
+        batch.added = now;
         batch.hop_limit = batch.hop_limit.min(coded.hop_limit);
         batch.limit = coded.limit;
         // Without reports every packet of a batch counts, recoded ones included.
@@ -283,52 +290,6 @@ impl Outbound {
 
     fn arm(&mut self, at: Timestamp) {
         self.check_at = Some(self.check_at.map_or(at, |other| other.min(at)));
-    }
-
-    /// Frees packets until at most `limit` bytes are held: first sent packets, oldest batch first,
-    /// then unsent ones.
-    pub(super) fn shed(&mut self, limit: usize, stats: &mut RelayStats) {
-        if self.bytes <= limit {
-            return;
-        }
-        let mut unsent = 0;
-        for sent_only in [true, false] {
-            let firsts = if sent_only { &mut self.first_sent } else { &mut self.first_held };
-            for (batches, first) in self.batches.iter_mut().zip(firsts) {
-                // Those before it are not visited again for each packet.
-                let start = core::mem::replace(first, u64::MAX);
-                for (&id, batch) in batches.range_mut(start..) {
-                    if self.bytes <= limit {
-                        *first = id;
-                        break;
-                    }
-                    if batch.rank() == 0 || sent_only && batch.is_unsent() {
-                        continue;
-                    }
-                    if batch.is_unsent() {
-                        stats.batches.dropped += 1;
-                    } else {
-                        stats.batches.unrepaired += 1;
-                    }
-                    // Unsent packets must not count as sent.
-                    unsent += batch.unsent();
-                    batch.freed_rank = batch.freed_rank.saturating_sub(batch.unsent());
-                    self.bytes -= batch.free();
-                    batch.freed_rank = batch.freed_rank.min(batch.reported);
-                }
-            }
-        }
-        self.drop_forwards(unsent);
-    }
-
-    /// So many packets that were not sent yet were dropped.
-    fn drop_forwards(&mut self, count: usize) {
-        if count > 0 {
-            let batches = &self.batches;
-            self.forwards.drop_packets(count, |space, id| {
-                batches[space as usize].get(&id).map_or(0, |batch| batch.unsent())
-            });
-        }
     }
 
     /// Appends the next packet with its coding header to `out`: first recoded packets for rank that
@@ -491,7 +452,7 @@ impl Outbound {
     /// A closed batch whose expected losses are not covered by recoded packets yet.
     fn find_extra(&mut self, now: Timestamp) -> Option<(Space, u64)> {
         let (p, b) = (self.view.loss.min(0.9), self.view.burst_factor);
-        if p <= 0.0 {
+        if p <= 0.0 || !self.may_repair(now) {
             return None;
         }
         let mut wait = None;
@@ -591,6 +552,7 @@ impl Outbound {
     /// Handles packets that no report has counted: all of them may be lost.
     pub(super) fn check(&mut self, now: Timestamp, stats: &mut RelayStats) {
         self.check_at = None;
+        self.drop_overdue(now, stats);
         if !self.feedback {
             let ends: Vec<_> = [Space::Source, Space::Repair]
                 .into_iter()
@@ -603,7 +565,7 @@ impl Outbound {
             }
             return;
         }
-        let horizon = self.horizon();
+        let (horizon, may_repair) = (self.horizon(), self.may_repair(now));
         let before = self.uncounted.len();
         while self.uncounted.front().is_some_and(|&(_, at)| at + horizon <= now) {
             self.uncounted.pop_front();
@@ -621,7 +583,7 @@ impl Outbound {
         for (space, batches) in [Space::Source, Space::Repair].into_iter().zip(&mut self.batches) {
             for (&id, batch) in batches.iter_mut() {
                 batch.in_flight.retain(|&(_, at)| at + horizon > now);
-                if batch.rank() == 0 || batch.outstanding() == 0 {
+                if batch.rank() == 0 || batch.outstanding() == 0 || !may_repair {
                     continue;
                 }
                 if batch.update_recoded_due() {
@@ -642,19 +604,6 @@ impl Outbound {
             self.arm(at.max(now + CLOSE_AFTER));
         }
         self.expire(now, stats);
-    }
-
-    /// Gives up batches that have timed out.
-    fn expire(&mut self, now: Timestamp, stats: &mut RelayStats) {
-        let batch_timeout = batch_timeout(&self.view);
-        for batch in self.batches.iter_mut().flat_map(BTreeMap::values_mut) {
-            if batch.rank() == 0 || batch.is_unsent() || batch.changed + batch_timeout > now {
-                continue;
-            }
-            stats.batches.expired += u64::from(batch.outstanding() > 0);
-            self.bytes -= batch.free();
-            batch.freed_rank = batch.freed_rank.min(batch.reported);
-        }
     }
 
     /// Without reports: determines once, at the end of a batch, how many recoded packets follow it.

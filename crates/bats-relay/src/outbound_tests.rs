@@ -32,7 +32,12 @@ struct Hop {
 
 impl Hop {
     fn new(feedback: bool, view: LinkView) -> Self {
-        Self { out: Outbound::new(1, feedback), stats: RelayStats::default(), view, number: 0 }
+        Self {
+            out: Outbound::new(1, feedback, false),
+            stats: RelayStats::default(),
+            view,
+            number: 0,
+        }
     }
 
     /// Adds packet `index` of a batch.

@@ -6,29 +6,31 @@
 use bats_types::Timestamp;
 
 use super::destination::Destination;
-use super::inbound::OverAllLinks;
 use super::link_view::{LinkId, LinkView};
 use super::outbound::Outbound;
-use super::{MAX_PATHS, Relay, RelayEvent};
+use super::{GroupEntry, GroupEntryError, MAX_PATHS, Relay, RelayEvent};
 use bats_wire::flow::{FlowHeader, FlowKey, NodeId};
 
 impl Relay {
-    /// Makes `link` the only link for packets to `destination`.
+    /// Makes `link` the only link for packets to `destination`. No effect if that is a group.
     pub fn set_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) {
+        if destination.is_group() {
+            return;
+        }
         self.routes.set(destination.into(), link);
         self.update_flows_to(now, destination.into());
     }
 
     /// Replaces all links for packets to `destination` at once, each with its tier: the responsive
     /// links of the lowest tier are used. An empty list removes the route. Returns false and changes
-    /// nothing if there are more than [`MAX_PATHS`](super::MAX_PATHS).
+    /// nothing if there are more than [`MAX_PATHS`](super::MAX_PATHS), or if the destination is a group.
     pub fn set_routes(
         &mut self,
         now: Timestamp,
         destination: NodeId,
         links: &[(LinkId, u8)],
     ) -> bool {
-        if !self.routes.replace(destination.into(), links) {
+        if destination.is_group() || !self.routes.replace(destination.into(), links) {
             return false;
         }
         self.update_flows_to(now, destination.into());
@@ -74,16 +76,16 @@ impl Relay {
         if before.is_some() {
             self.lost.insert(link);
         }
-        self.requeue_opaque(now, orphaned.into_iter().flatten());
+        self.requeue_opaque(now, link, orphaned.into_iter().flatten());
     }
 
     /// Adds `link` to the links for packets to `destination`. Returns false if there are
-    /// [`MAX_PATHS`](super::MAX_PATHS) already.
+    /// [`MAX_PATHS`](super::MAX_PATHS) already, or if the destination is a group.
     pub fn add_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) -> bool {
         if self.routes.contains(destination.into(), link) {
             return true;
         }
-        if !self.routes.add(destination.into(), link) {
+        if destination.is_group() || !self.routes.add(destination.into(), link) {
             return false;
         }
         self.update_flows_to(now, destination.into());
@@ -114,12 +116,104 @@ impl Relay {
             // There may be more links with it than are used.
             self.update_links_with(now, neighbour);
         }
+        self.update_branches_over(now, link);
         for flow in self.flows.values_mut() {
-            let Some(inbound) = flow.inbound.remove(&link) else { continue };
-            // Packets that came over the link must not be forwarded again if they come over another link.
-            flow.over_all_links.get_or_insert_with(|| Box::new(OverAllLinks::new(&inbound)));
+            flow.stop_receiving(link);
         }
-        self.requeue_opaque(now, orphaned.into_iter().flatten());
+        self.requeue_opaque(now, link, orphaned.into_iter().flatten());
+        self.groups.remove_link(link);
+    }
+
+    /// Sets how the packets of `source` to `group` pass through this node, in place of the entry that there may be.
+    ///
+    /// # Errors
+    ///
+    /// The entry is not valid, or there are too many. Nothing is changed then.
+    pub fn set_group_entry(
+        &mut self,
+        now: Timestamp,
+        source: NodeId,
+        group: NodeId,
+        entry: GroupEntry,
+    ) -> Result<(), GroupEntryError> {
+        if !self.config.recoding {
+            return Err(GroupEntryError::NotRecoding);
+        }
+        self.groups.set(self.config.node, source, group, entry, &self.links)?;
+        for key in self.flows_of_group(source, group) {
+            self.update_branches(now, key);
+            let Some(flow) = self.flows.get_mut(&key) else { continue };
+            let incoming = self.groups.incoming(source, group);
+            let gone = flow.inbound.keys().filter(|link| !incoming.contains(link)).copied();
+            for link in gone.collect::<Vec<LinkId>>() {
+                flow.stop_receiving(link);
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes an entry: packets of `source` to `group` are dropped from now on. False if there is none.
+    pub fn remove_group_entry(&mut self, source: NodeId, group: NodeId) -> bool {
+        if !self.groups.remove(source, group) {
+            return false;
+        }
+        for key in self.flows_of_group(source, group) {
+            self.forget(key);
+        }
+        true
+    }
+
+    /// Sets whether this node is a member of a group: packets that its entries accept are then delivered here.
+    pub fn set_member(&mut self, group: NodeId, is_member: bool) {
+        self.groups.set_member(group, is_member);
+    }
+
+    /// The links that the branches of a group's flow use now.
+    #[must_use]
+    pub fn branches(&self, key: FlowKey) -> Vec<LinkId> {
+        self.groups.links_of(&self.links, key)
+    }
+
+    fn flows_of_group(&self, source: NodeId, group: NodeId) -> Vec<FlowKey> {
+        let first = FlowKey { destination: group, source, flow: 0 };
+        let last = FlowKey { flow: u32::MAX, ..first };
+        self.flows.range(first..=last).map(|(key, _)| *key).collect()
+    }
+
+    /// A link has become responsive or unresponsive, or was removed: branches change to others.
+    fn update_branches_over(&mut self, now: Timestamp, link: LinkId) {
+        for (source, group) in self.groups.sources_over(link) {
+            for key in self.flows_of_group(source, group) {
+                self.update_branches(now, key);
+            }
+        }
+    }
+
+    /// Updates the links that the branches of a flow are sent over. What the next node of a branch has not reported
+    /// moves to its new link.
+    fn update_branches(&mut self, now: Timestamp, key: FlowKey) {
+        let wanted = self.groups.links_of(&self.links, key);
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let gone: Vec<LinkId> =
+            flow.outbound.keys().filter(|link| !wanted.contains(link)).copied().collect();
+        let left: Vec<_> = gone
+            .into_iter()
+            .filter_map(|link| Some((link, flow.outbound.remove(&link)?)))
+            .collect();
+        for link in wanted {
+            let feedback = self.links.get(&link).is_some_and(|state| state.feedback);
+            flow.outbound
+                .entry(link)
+                .or_insert_with(|| Box::new(Outbound::new(flow.seed, feedback, true)));
+        }
+        for (link, outbound) in left {
+            match self.groups.link_instead_of(&self.links, key, link) {
+                Some(to) => self.adopt(now, key, to, outbound),
+                None => self.bytes -= outbound.bytes(),
+            }
+        }
+        self.activate(key);
+        self.arm(key);
     }
 
     /// Marks the path over `link` to `destination` as polluting. From now on it is used only if no
@@ -158,6 +252,7 @@ impl Relay {
         let is_used = self.routes.would_use(&mut self.links, link, view);
         let Some(state) = self.links.get_mut(&link) else { return };
         let was_used = state.view.alive;
+        let was_failed = state.view.potentially_failed;
         state.view = LinkView { alive: is_used, ..*view };
         let avoids = || {
             let is_demoted = self.links.values().any(|link| link.demoted);
@@ -170,6 +265,9 @@ impl Relay {
         if avoids {
             // Update paths first, because packets of the link need another one to move to.
             self.update_flows_over(now, link);
+        }
+        if (was_used, was_failed) != (is_used, view.potentially_failed) {
+            self.update_branches_over(now, link);
         }
         if was_used && !is_used {
             self.lost.insert(link);
@@ -199,21 +297,29 @@ impl Relay {
             let feedback = self.links.get(&link).is_some_and(|state| state.feedback);
             let Some(flow) = self.flows.get_mut(&key) else { continue };
             let Some(outbound) = flow.outbound.get_mut(&link) else { continue };
-            let fresh = Box::new(Outbound::new(flow.seed, feedback));
+            let fresh = Box::new(Outbound::new(flow.seed, feedback, false));
             let moved = core::mem::replace(outbound, fresh);
             self.adopt(now, key, to, moved);
         }
         let orphaned = self.links.get_mut(&link).map(|state| state.opaque.take());
-        self.requeue_opaque(now, orphaned.into_iter().flatten());
+        self.requeue_opaque(now, link, orphaned.into_iter().flatten());
     }
 
     /// Queues end-to-end packets of a removed or unresponsive link on another link.
     fn requeue_opaque(
         &mut self,
         now: Timestamp,
+        link: LinkId,
         packets: impl Iterator<Item = (FlowHeader, Vec<u8>)>,
     ) {
         for (header, bytes) in packets {
+            if header.key.destination.is_group() {
+                match self.groups.link_instead_of(&self.links, header.key, link) {
+                    Some(next) => self.push_opaque(now, Some(next), header, &bytes),
+                    None => self.stats.dropped.overflowed += 1,
+                }
+                continue;
+            }
             let next = self.route(header.key);
             self.push_opaque(now, next, header, &bytes);
         }
@@ -261,7 +367,7 @@ impl Relay {
             }
             let feedback = self.links.get(&link).is_some_and(|state| state.feedback);
             let mut outbound =
-                left.pop().unwrap_or_else(|| Box::new(Outbound::new(flow.seed, feedback)));
+                left.pop().unwrap_or_else(|| Box::new(Outbound::new(flow.seed, feedback, false)));
             outbound.restart(feedback);
             flow.outbound.insert(link, outbound);
         }

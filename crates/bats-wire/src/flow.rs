@@ -26,6 +26,16 @@ pub const FLOW_HEADER_LEN: usize = 13;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u32);
 
+impl NodeId {
+    /// Whether this is the ID of a group: one of 224.0.0.0/4, the multicast addresses of IPv4. A group is the
+    /// destination of packets, and neither a node nor their source.
+    #[inline]
+    #[must_use]
+    pub const fn is_group(self) -> bool {
+        self.0 >> 28 == 0xe
+    }
+}
+
 impl core::fmt::Display for NodeId {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "node {}", self.0)
@@ -155,6 +165,15 @@ mod tests {
             let key = FlowKey { destination: NodeId(u32::MAX), source: NodeId(u32::MAX), flow };
             assert_eq!(key.is_direct(), is_direct, "{flow:x}");
             assert_eq!(key.reversed().is_direct(), is_direct, "{flow:x}");
+        }
+    }
+
+    #[test]
+    fn groups_are_the_multicast_addresses() {
+        for (node, is_group) in
+            [(0xdfff_ffff, false), (0xe000_0000, true), (0xefff_ffff, true), (0xf000_0000, false)]
+        {
+            assert_eq!(NodeId(node).is_group(), is_group, "{node:x}");
         }
     }
 
