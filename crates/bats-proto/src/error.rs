@@ -2,6 +2,9 @@
 
 use bytes::Bytes;
 
+use crate::relay::GroupEntryError;
+use crate::wire::flow::NodeId;
+
 /// Why a connection could not be started.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -38,6 +41,27 @@ pub enum SendError {
     /// The connection is closed or unknown.
     #[error("the connection is closed")]
     Closed,
+}
+
+/// Why a call for a group failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GroupError {
+    /// This endpoint is no relay node.
+    #[error("this endpoint is no relay node")]
+    NoRelay,
+    /// This node is a member of the group already.
+    #[error("this node is a member of group {0} already")]
+    AlreadyJoined(NodeId),
+    /// This endpoint has as many senders or memberships as it may have.
+    #[error("there are {0} senders or memberships of groups already")]
+    TooMany(usize),
+    /// The library that derives keys failed.
+    #[error("the keys of the group cannot be derived")]
+    Keys,
+    /// The group or the entry is not valid.
+    #[error("{0}")]
+    Entry(#[from] GroupEntryError),
 }
 
 /// Why a connection ended.

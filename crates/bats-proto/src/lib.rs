@@ -35,8 +35,8 @@ pub mod testing;
 pub mod wire {
     pub(crate) use bats_wire::stateless_reset;
     pub use bats_wire::{
-        batch_rank, channel, coding, flow, frame, long_header, message, no_route, parameters, rank,
-        short_header, varint,
+        announcement, batch_rank, channel, coding, flow, frame, long_header, message, no_route,
+        parameters, rank, short_header, varint,
     };
 }
 
@@ -49,11 +49,15 @@ pub use config::{
 };
 pub use crypto::{KeyLog, SessionStore};
 pub use endpoint::{
-    ConnectionHandle, Endpoint, Input, Local, Output, Received, Steering, Transmit,
+    ConnectionHandle, Endpoint, GroupHandle, Input, Local, Output, Received, Steering, Transmit,
 };
-pub use error::{CloseReason, ConnectError, SendError};
+pub use error::{CloseReason, ConnectError, GroupError, SendError};
 pub use event::Event;
 pub use session::channel::{ChannelError, ChannelId, ChannelStats};
+pub use session::group::{
+    GROUP_SOURCE_TIMEOUT, GroupEvent, GroupMessage, GroupOptions, GroupReceiverStats,
+    GroupSenderStats, MAX_GROUP_SOURCES,
+};
 pub use stats::{
     BufferStats, CodingStats, CongestionStats, ConnectionStats, EarlyDataStats, EndpointStats,
     MessageStats, PacketStats, PathStats,

@@ -5,6 +5,7 @@ use core::time::Duration;
 
 use bats_proto::flow::RatelessHeader;
 use bats_proto::session::{DatagramQueue, Reassembly, SendQueue};
+use bats_proto::wire::announcement::{Announcement, AnnouncementHeader};
 use bats_proto::wire::batch_rank::{BatchRank, MAX_BATCHES, Space};
 use bats_proto::wire::channel::{self, ChannelFrame};
 use bats_proto::wire::coding::{CodingHeader, RepairHeader, SourceHeader};
@@ -31,6 +32,7 @@ const DOCUMENT: &str = concat!(
     include_str!("../../../docs/spec/early-data.md"),
     include_str!("../../../docs/spec/errors.md"),
     include_str!("../../../docs/spec/feedback.md"),
+    include_str!("../../../docs/spec/groups.md"),
     include_str!("../../../docs/spec/handshake.md"),
     include_str!("../../../docs/spec/keys.md"),
     include_str!("../../../docs/spec/messages.md"),
@@ -483,6 +485,23 @@ fn flow_header_of_a_direct_session_matches_the_example() {
     assert_eq!(written(|writer| header.encode(writer)), example);
     assert_eq!(FlowHeader::decode(&mut Reader::new(&example)), Some(header));
     assert!(key.is_direct());
+}
+
+#[test]
+fn announcement_matches_the_example() {
+    let example = bytes("announcement");
+    let header = AnnouncementHeader { salt: [7; 16], number: 5 };
+    let fields = Announcement {
+        instance: 1,
+        code_seed: 9,
+        max_symbol_size: 1_472,
+        first_symbol: 100,
+        first_message: 50,
+        is_end: false,
+    };
+    assert_eq!([header.encode(), fields.encode()].concat(), example);
+    let (read, _, rest) = AnnouncementHeader::decode(&example).unwrap();
+    assert_eq!((read, Announcement::decode(rest)), (header, Some(fields)));
 }
 
 #[test]

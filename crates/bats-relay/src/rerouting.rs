@@ -174,6 +174,13 @@ impl Relay {
         self.groups.links_of(&self.links, key)
     }
 
+    /// Bytes of the longest packet that fits the links of all branches of a flow now; `None` without branches.
+    #[must_use]
+    pub fn branch_packet(&self, key: FlowKey) -> Option<u64> {
+        let links = self.branches(key).into_iter();
+        links.filter_map(|link| Some(self.links.get(&link)?.view.packet)).min()
+    }
+
     fn flows_of_group(&self, source: NodeId, group: NodeId) -> Vec<FlowKey> {
         let first = FlowKey { destination: group, source, flow: 0 };
         let last = FlowKey { flow: u32::MAX, ..first };

@@ -473,6 +473,32 @@ impl RelayNetwork {
         self.neighbours.connections[link][0]
     }
 
+    /// Sets how packets of node `source` to a group pass through `node`: the links that they come from, and those of
+    /// each neighbour that they go to. Links have no connection before they are established, and are left out.
+    ///
+    /// # Panics
+    ///
+    /// If the entry is not valid.
+    pub fn set_group_entry(
+        &mut self,
+        node: usize,
+        (source, group): (usize, NodeId),
+        incoming: &[usize],
+        branches: &[&[usize]],
+    ) {
+        let handles = |links: &[usize]| -> Vec<ConnectionHandle> {
+            let side = |link: usize| usize::from(self.neighbours.edges[link].1 == node);
+            let ends = links.iter().map(|&link| self.neighbours.connections[link][side(link)]);
+            ends.flatten().collect()
+        };
+        let branches: Vec<_> = branches.iter().map(|links| handles(links)).collect();
+        let (now, incoming, source) = (self.world.now, handles(incoming), node_id(source));
+        let endpoint = &mut self.world.nodes[node];
+        let set = endpoint.set_group_entry(now, source, group, &incoming, &branches);
+        set.expect("a valid entry");
+        self.wake(node);
+    }
+
     /// Sets what the packets of the first node of a link may do at the second.
     ///
     /// # Panics

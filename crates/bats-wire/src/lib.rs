@@ -17,6 +17,8 @@
     )
 )]
 
+#[cfg(feature = "session")]
+pub mod announcement;
 pub mod batch_rank;
 #[cfg(feature = "session")]
 pub mod channel;

@@ -5,6 +5,7 @@ mod certificate;
 #[cfg(test)]
 mod client_trust_tests;
 mod clock;
+mod group;
 mod key_log;
 #[cfg(test)]
 mod key_log_tests;
@@ -25,6 +26,7 @@ mod trust;
 mod verifier;
 
 pub use certificate::{fingerprint, generate_identity};
+pub(crate) use group::GroupKeys;
 pub use key_log::KeyLog;
 pub use new_keys::CryptoError;
 pub(crate) use new_keys::NewKeys;

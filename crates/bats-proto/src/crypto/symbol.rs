@@ -57,11 +57,7 @@ impl SymbolKeys {
     pub(super) fn from_exporter(bytes: &[u8; 2 * SECRET_LEN], is_client: bool) -> Self {
         let key = |client: bool| {
             let (clients, servers) = bytes.split_at(SECRET_LEN);
-            let secret = if client { clients } else { servers };
-            SymbolKey {
-                secret: Secret::Tls(Box::new(hmac::Key::new(hmac::HMAC_SHA256, secret))),
-                keys: Vec::new(),
-            }
+            SymbolKey::from_secret(if client { clients } else { servers })
         };
         Self { seal: key(is_client), open: key(!is_client) }
     }
@@ -77,6 +73,12 @@ impl SymbolKeys {
 }
 
 impl SymbolKey {
+    /// From the secret of one direction.
+    pub(super) fn from_secret(secret: &[u8]) -> Self {
+        let secret = hmac::Key::new(hmac::HMAC_SHA256, secret);
+        Self { secret: Secret::Tls(Box::new(secret)), keys: Vec::new() }
+    }
+
     fn key(&mut self, number: u64) -> Option<&LessSafeKey> {
         let Secret::Tls(secret) = &self.secret else { return None };
         let generation = number >> GENERATION_BITS;
@@ -227,7 +229,8 @@ impl SymbolKey {
     }
 }
 
-fn nonce(number: u64) -> Nonce {
+/// The nonce of what has this number.
+pub(super) fn nonce(number: u64) -> Nonce {
     let mut bytes = [0; NONCE_LEN];
     bytes[NONCE_LEN - 8..].copy_from_slice(&number.to_be_bytes());
     Nonce::assume_unique_for_key(bytes)

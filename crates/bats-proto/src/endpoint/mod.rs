@@ -51,7 +51,7 @@ use crate::wire::flow::FlowKey;
 use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
 
-pub use handle::ConnectionHandle;
+pub use handle::{ConnectionHandle, GroupHandle};
 pub use steering::Steering;
 
 use answers::{Answer, Answers};
@@ -205,6 +205,12 @@ impl Endpoint {
                         remember first flights for 25 s only";
             return Err(ConnectError::Configuration(text.to_owned()));
         }
+        if let Some(group) =
+            remote.flow_key().map(|key| key.destination).filter(|node| node.is_group())
+        {
+            let text = format!("{group} is a group and cannot be the other end of a session");
+            return Err(ConnectError::Configuration(text));
+        }
         if remote.is_over_relays() && config.transport.early_data {
             let text = "end-to-end sessions over relays do not support early data";
             return Err(ConnectError::Configuration(text.to_owned()));
@@ -270,7 +276,7 @@ impl Endpoint {
     }
 
     /// Whether this endpoint is a relay node that recodes.
-    fn is_recoding(&self) -> bool {
+    pub fn is_recoding(&self) -> bool {
         self.relay_node.as_ref().is_some_and(RelayNode::is_recoding)
     }
 

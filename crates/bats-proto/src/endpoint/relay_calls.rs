@@ -3,16 +3,22 @@
 use std::sync::Arc;
 
 use bats_types::Timestamp;
+use bytes::Bytes;
 use rand::Rng;
 
 use super::relay_node::RelayNode;
-use super::{ConnectionHandle, Endpoint};
-use crate::config::{ClientConfig, PeerTrust, TransportConfig};
+use super::{ConnectionHandle, Endpoint, GroupHandle};
+use crate::config::{ClientConfig, PeerTrust, PresharedKey, TransportConfig};
 use crate::datagram::Local;
-use crate::error::ConnectError;
+use crate::error::{ConnectError, GroupError, SendError};
 use crate::handshake::Protection;
-use crate::relay::{FlowStatus, LinkPolicy, LinkQueue, RelayConfig, RelayEvent, RelayStats};
+use crate::relay::{
+    FlowStatus, GroupEntry, LinkId, LinkPolicy, LinkQueue, RelayConfig, RelayEvent, RelayStats,
+};
 use crate::remote::Remote;
+use crate::session::group::{
+    GroupEvent, GroupMessage, GroupOptions, GroupReceiverStats, GroupSenderStats,
+};
 use crate::wire::flow::{FlowKey, NodeId};
 
 impl Endpoint {
@@ -21,12 +27,16 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// If it already is one.
+    /// If it already is one, or if the node's ID is that of a group.
     pub fn enable_relay(&mut self, config: RelayConfig) -> Result<(), ConnectError> {
         if self.relay_node.is_some() {
             return Err(ConnectError::Configuration(
                 "this endpoint already is a relay node".to_owned(),
             ));
+        }
+        if config.node.is_group() {
+            let text = format!("{} is a group and cannot be the ID of a node", config.node);
+            return Err(ConnectError::Configuration(text));
         }
         let seed = self.rng.next_u64();
         self.relay_node = Some(RelayNode::new(config, seed));
@@ -195,6 +205,123 @@ impl Endpoint {
     /// The peer's node of an end-to-end or direct session.
     pub fn remote_node(&self, handle: ConnectionHandle) -> Option<NodeId> {
         Some(self.flow_key(handle)?.destination)
+    }
+
+    /// Sets how the packets of `source` to `group` pass through this node, in place of the entry that there may be.
+    ///
+    /// `incoming` are the links that they are accepted from: all those with the neighbour that leads to the source,
+    /// and none if this node is the source. `branches` are the neighbours that they go to, each by its links in order
+    /// of preference; the first responsive one is used, and a neighbour with an incoming link is left out. Each
+    /// branch repairs its own losses and delays no other one. Nothing is learned from packets: without an entry they
+    /// are dropped. Links that are removed leave the entry.
+    ///
+    /// # Errors
+    ///
+    /// This endpoint is no relay node, or the entry is not valid: see [`GroupEntryError`](crate::relay::GroupEntryError).
+    pub fn set_group_entry(
+        &mut self,
+        now: Timestamp,
+        source: NodeId,
+        group: NodeId,
+        incoming: &[ConnectionHandle],
+        branches: &[Vec<ConnectionHandle>],
+    ) -> Result<(), GroupError> {
+        let relay_node = self.relay_node.as_mut().ok_or(GroupError::NoRelay)?;
+        let ids = |links: &[ConnectionHandle]| links.iter().map(|link| LinkId(link.0)).collect();
+        let branches = branches.iter().map(|branch| ids(branch)).collect();
+        let entry = GroupEntry { incoming: ids(incoming), branches };
+        relay_node.set_group_entry(now, &mut self.connections, source, group, entry)
+    }
+
+    /// Removes the entry of a source and a group: packets are dropped from now on. False if there is none.
+    pub fn remove_group_entry(&mut self, source: NodeId, group: NodeId) -> bool {
+        self.relay_node.as_mut().is_some_and(|node| node.remove_group_entry(source, group))
+    }
+
+    /// Opens a sender of messages to a group. Only holders of `key` can read them, and each holder can forge them:
+    /// the key proves that a member has sent a message, and not which one. Entries of this node and of the relays
+    /// say where the messages go.
+    ///
+    /// # Errors
+    ///
+    /// This endpoint is no relay node that recodes, `group` is no group, or there are too many senders.
+    pub fn open_group_sender(
+        &mut self,
+        now: Timestamp,
+        group: NodeId,
+        key: &PresharedKey,
+        options: GroupOptions,
+    ) -> Result<GroupHandle, GroupError> {
+        let relay_node = self.relay_node.as_mut().ok_or(GroupError::NoRelay)?;
+        relay_node.open_group_sender(now, group, key, options, self.instance, &mut self.rng)
+    }
+
+    /// Queues a message for a group. It is sent once, as early as the fastest branch allows; a branch that does not
+    /// keep up loses messages.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::Blocked`] until [`GroupEvent::Writable`], or nothing can be sent any more.
+    pub fn send_to_group(
+        &mut self,
+        now: Timestamp,
+        sender: GroupHandle,
+        message: Bytes,
+    ) -> Result<(), SendError> {
+        let relay_node = self.relay_node.as_mut().ok_or(SendError::Closed)?;
+        relay_node.send_to_group(now, &mut self.connections, sender, message)
+    }
+
+    /// Ends a sender after the messages that it has accepted. Announces the end to the members.
+    pub fn finish_group_sender(&mut self, now: Timestamp, sender: GroupHandle) {
+        if let Some(relay_node) = &mut self.relay_node {
+            relay_node.finish_group_sender(now, sender);
+        }
+    }
+
+    /// Makes this node a member of a group: messages of all sources whose entries lead here can be received, those
+    /// of at most [`MAX_GROUP_SOURCES`](crate::MAX_GROUP_SOURCES) at once. A source is heard from the first message
+    /// that it sends after one of its announcements has arrived.
+    ///
+    /// # Errors
+    ///
+    /// This endpoint is no relay node that recodes, `group` is no group, the node is a member of it already, or of
+    /// too many.
+    pub fn join_group(
+        &mut self,
+        group: NodeId,
+        key: &PresharedKey,
+        options: GroupOptions,
+    ) -> Result<GroupHandle, GroupError> {
+        let relay_node = self.relay_node.as_mut().ok_or(GroupError::NoRelay)?;
+        relay_node.join_group(group, key, options)
+    }
+
+    /// The next message to a group; `None` until [`GroupEvent::Readable`].
+    pub fn recv_from_group(&mut self, member: GroupHandle) -> Option<GroupMessage> {
+        self.relay_node.as_mut()?.recv_from_group(member)
+    }
+
+    /// Ends a membership; unread messages are dropped.
+    pub fn leave_group(&mut self, member: GroupHandle) {
+        if let Some(relay_node) = &mut self.relay_node {
+            relay_node.leave_group(member);
+        }
+    }
+
+    /// Counters of a sender; `None` once it has ended.
+    pub fn group_sender_stats(&self, sender: GroupHandle) -> Option<GroupSenderStats> {
+        self.relay_node.as_ref()?.group_sender_stats(sender)
+    }
+
+    /// Counters of a membership; `None` once it has ended.
+    pub fn group_receiver_stats(&self, member: GroupHandle) -> Option<GroupReceiverStats> {
+        self.relay_node.as_ref()?.group_receiver_stats(member)
+    }
+
+    /// The next event of a group.
+    pub fn poll_group_event(&mut self) -> Option<(GroupHandle, GroupEvent)> {
+        self.relay_node.as_mut()?.pop_group_event()
     }
 
     /// Statistics of the relay, if this endpoint is a relay node.

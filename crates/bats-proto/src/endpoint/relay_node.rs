@@ -12,6 +12,8 @@ use crate::wire::flow::{DIRECT_FLOW, FlowKey, NodeId};
 use crate::wire::no_route::NoRoute;
 use crate::wire::short_header::PacketKind;
 
+mod group_calls;
+mod groups;
 mod link_packets;
 mod state;
 
@@ -238,6 +240,10 @@ impl RelayNode {
     ) -> Option<Arrival> {
         while let Some(delivery) = self.deliveries.pop_front() {
             let (key, kind, sent) = (delivery.key, delivery.kind, delivery.key.reversed());
+            if key.destination.is_group() {
+                self.groups.take(now, key, kind, delivery.payload());
+                continue;
+            }
             if kind == PacketKind::Control {
                 let payload = delivery.into_payload();
                 if let Some(hint) = NoRoute::decode(&payload) {
@@ -382,6 +388,7 @@ impl RelayNode {
     pub(super) fn handle_timeout(&mut self, now: Timestamp, connections: &mut Connections) {
         if self.next_timeout().is_some_and(|at| at <= now) {
             self.relay.handle_timeout(now);
+            self.groups.handle_timeout(now, &mut self.relay);
             self.wake_links(connections);
         }
     }
@@ -399,6 +406,7 @@ impl RelayNode {
     }
 }
 
+/// Schedules a link to poll the relay.
 fn wake_link(connections: &mut Connections, handle: ConnectionHandle) {
     if let Some(link) = connections.get_mut(handle) {
         link.link_mut().wake_packet_source();
@@ -411,11 +419,14 @@ mod tests {
     use core::time::Duration;
 
     use super::*;
-    use crate::config::{ClientConfig, EndpointConfig, PeerTrust, Security};
+    use crate::config::{ClientConfig, EndpointConfig, PeerTrust, PresharedKey, Security};
     use crate::datagram::Incoming;
     use crate::endpoint::Endpoint;
-    use crate::relay::RelayConfig;
+    use crate::error::GroupError;
+    use crate::relay::{GroupEntryError, RelayConfig};
     use crate::remote::Remote;
+    use crate::session::group::GroupOptions;
+    use crate::wire::announcement::AnnouncementHeader;
 
     /// The endpoint of node 1.
     fn node() -> Endpoint {
@@ -472,6 +483,73 @@ mod tests {
         assert!(is_open(&endpoint), "the route may come back");
         report(&mut endpoint, start + Duration::from_secs(1), from, &hint);
         assert!(!is_open(&endpoint));
+    }
+
+    #[test]
+    fn groups_are_neither_nodes_nor_ends_of_sessions() {
+        let mut endpoint = node();
+        let (now, group) = (Timestamp::from_millis(1_000), NodeId(0xe000_0001));
+        let error = endpoint.connect_across(now, group, "node", client()).unwrap_err();
+        assert!(error.to_string().contains("is a group"), "{error}");
+        let mut other = Endpoint::new(
+            EndpointConfig { security: Security::DangerousPlain, ..EndpointConfig::default() },
+            [1; 32],
+        )
+        .unwrap();
+        let error = other.enable_relay(RelayConfig::new(group)).unwrap_err();
+        assert!(error.to_string().contains("cannot be the ID of a node"), "{error}");
+        // Neither is a node a group.
+        let key = PresharedKey::new([1; 32]);
+        let options = GroupOptions::default();
+        assert_eq!(
+            other.join_group(group, &key, options.clone()),
+            Err(GroupError::NoRelay),
+            "without a relay"
+        );
+        let expected = Err(GroupError::Entry(GroupEntryError::NotAGroup(NodeId(9))));
+        assert_eq!(endpoint.join_group(NodeId(9), &key, options.clone()), expected);
+        assert_eq!(endpoint.open_group_sender(now, NodeId(9), &key, options), expected);
+    }
+
+    /// The keys of a flow depend on salt and flow ID.
+    #[test]
+    fn each_flow_to_a_group_has_a_salt_and_an_id_of_its_own() {
+        let (now, group) = (Timestamp::from_millis(1_000), NodeId(0xe000_0001));
+        let key = PresharedKey::new([1; 32]);
+        let mut seen = std::collections::BTreeSet::new();
+        for seed in 0..4 {
+            let config =
+                EndpointConfig { security: Security::DangerousPlain, ..EndpointConfig::default() };
+            let mut endpoint = Endpoint::new(config, [seed; 32]).unwrap();
+            endpoint.enable_relay(RelayConfig::new(NodeId(1))).unwrap();
+            for _ in 0..64 {
+                endpoint.open_group_sender(now, group, &key, GroupOptions::default()).unwrap();
+            }
+            let more = endpoint.open_group_sender(now, group, &key, GroupOptions::default());
+            assert_eq!(more, Err(GroupError::TooMany(64)));
+            let groups = &mut endpoint.relay_node.as_mut().unwrap().groups;
+            for sender in groups.senders.values_mut() {
+                let packet = sender.announcement(now).unwrap();
+                let (header, ..) = AnnouncementHeader::decode(&packet).unwrap();
+                assert!(seen.insert((sender.flow().flow, header.salt)));
+            }
+        }
+        let salts: std::collections::BTreeSet<_> = seen.iter().map(|(_, salt)| salt).collect();
+        assert_eq!(salts.len(), 4 * 64);
+    }
+
+    #[test]
+    fn memberships_are_limited() {
+        let (mut endpoint, key) = (node(), PresharedKey::new([1; 32]));
+        let mut join = |number| {
+            let group = NodeId(0xe000_0000 + number);
+            endpoint.join_group(group, &key, GroupOptions::default())
+        };
+        let handles: Vec<_> = (0..64).map(|number| join(number).unwrap()).collect();
+        assert_eq!(join(5), Err(GroupError::AlreadyJoined(NodeId(0xe000_0005))));
+        assert_eq!(join(64), Err(GroupError::TooMany(64)));
+        endpoint.leave_group(handles[5]);
+        endpoint.join_group(NodeId(0xe000_0005), &key, GroupOptions::default()).unwrap();
     }
 
     #[test]

@@ -89,6 +89,12 @@ impl TimelyReceiver {
         }
     }
 
+    /// Begins with this symbol, before any has arrived: those before it are neither delivered nor lost.
+    pub fn begin_at(&mut self, first: u64) {
+        (self.base, self.seen_end) = (first, first);
+        self.decoder.release_below(first);
+    }
+
     /// Maximum number of bytes held for symbols of this size.
     pub fn bound(max_symbol_size: usize) -> usize {
         (2 * HISTORY as usize + MAX_EQUATIONS) * padded_length(max_symbol_size)

@@ -59,6 +59,11 @@ impl DatagramAssembly {
         }
     }
 
+    /// Begins with this message, before any part has arrived: those before it are neither delivered nor lost.
+    pub fn begin_at(&mut self, first: u64) {
+        self.delivered.begin_at(first);
+    }
+
     /// Raises the memory for partial messages.
     pub fn raise_budget(&mut self, budget: usize) {
         self.budget = self.budget.max(budget);

@@ -72,6 +72,11 @@ impl DatagramQueue {
         self.next_id + self.messages.len() as u64
     }
 
+    /// Number of the first message of which no part is in a symbol.
+    pub fn first_uncut(&self) -> u64 {
+        self.next_id + u64::from(self.front_offset > 0)
+    }
+
     /// Marks the end: no messages will follow.
     pub fn finish(&mut self) {
         self.finished = true;

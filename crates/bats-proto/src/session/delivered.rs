@@ -33,6 +33,13 @@ impl DeliveredSet {
         self.end.saturating_sub(DUPLICATE_WINDOW)
     }
 
+    /// Begins with this message in an empty set: those before it count as delivered.
+    pub(super) fn begin_at(&mut self, first: u64) {
+        self.extend_to(first);
+        self.delivered_before = self.window_start();
+        (self.window_start()..first).for_each(|id| self.insert(id));
+    }
+
     /// Whether a message is below the window, so that its delivery is not recorded.
     pub(super) fn is_before_window(&self, id: u64) -> bool {
         id < self.window_start()

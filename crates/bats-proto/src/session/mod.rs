@@ -8,6 +8,7 @@ mod datagram_queue;
 mod delivered;
 mod end_to_end;
 mod error;
+pub mod group;
 mod inbox;
 mod limits;
 mod notifications;

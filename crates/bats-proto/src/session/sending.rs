@@ -24,7 +24,7 @@ const SEND_WINDOW_CWNDS: usize = 2;
 const INITIAL_SEND_WINDOW: usize = 4 << 20;
 const MIN_SEND_WINDOW: usize = 128 << 10;
 /// Longest deadline of a message. Chosen so that sums of times cannot overflow.
-const MAX_DEADLINE: Duration = Duration::from_secs(3_600);
+pub(super) const MAX_DEADLINE: Duration = Duration::from_secs(3_600);
 
 /// The time until a message expires.
 fn deadline_of(config: &TransportConfig, deadline: Option<Duration>) -> Duration {

@@ -24,6 +24,7 @@ mod ecn;
 mod fairness;
 mod fairness_with_tcp;
 mod gcc_queue;
+mod groups;
 mod handshake;
 mod high_loss;
 mod hops_messages;

@@ -129,6 +129,8 @@ impl PacketSource for LinkPackets<'_> {
         number: u64,
         out: &mut Vec<u8>,
     ) -> Option<PacketKind> {
+        let RelayNode { relay, groups, .. } = &mut *self.relay_node;
+        groups.fill(now, relay, self.link);
         let own_session_next = self.relay_node.own_session_next;
         self.relay_node.own_session_next = !own_session_next;
         if !own_session_next && self.relay_node.relay.wants(now, self.link) {
@@ -142,14 +144,18 @@ impl PacketSource for LinkPackets<'_> {
     }
 
     fn has_more(&mut self, now: Timestamp) -> bool {
-        self.relay_node.relay.wants(now, self.link)
+        let RelayNode { relay, groups, .. } = &mut *self.relay_node;
+        relay.wants(now, self.link)
+            || groups.has_packet(now, relay, self.link)
             || self
                 .visit_ready(|packets, key| packets.is_for_link(now, key).then_some(()))
                 .is_some()
     }
 
     fn has_backlog(&mut self) -> bool {
-        self.relay_node.relay.has_backlog(self.link)
+        let RelayNode { relay, groups, .. } = &*self.relay_node;
+        relay.has_backlog(self.link)
+            || groups.has_backlog(relay, self.link)
             || self.visit_ready(|packets, key| packets.is_worthwhile(key).then_some(())).is_some()
     }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bats_types::Timestamp;
 use rand::Rng;
 
+use super::groups::GroupTable;
 use crate::endpoint::handle::ConnectionHandle;
 use crate::relay::{FlowStatus, LinkId, LinkQueue, Relay, RelayConfig, RelayEvent, RelayStats};
 use crate::wire::flow::{DIRECT_FLOW, FlowKey, NodeId};
@@ -26,6 +27,8 @@ pub(in crate::endpoint) struct RelayNode {
     pub(super) deliveries: VecDeque<ForThisNode>,
     /// Sessions that a link has polled, and whether they gave a packet.
     pub(super) serviced: Vec<(ConnectionHandle, bool)>,
+    /// Senders and memberships of groups.
+    pub(super) groups: GroupTable,
 }
 
 /// A packet for a session of this node.
@@ -60,6 +63,7 @@ impl RelayNode {
             own_session_next: false,
             deliveries: VecDeque::new(),
             serviced: Vec::new(),
+            groups: GroupTable::default(),
         }
     }
 
@@ -147,7 +151,7 @@ impl RelayNode {
     }
 
     pub(in crate::endpoint) fn next_timeout(&self) -> Option<Timestamp> {
-        self.relay.next_timeout()
+        Timestamp::earlier(self.relay.next_timeout(), self.groups.next_timeout())
     }
 
     pub(in crate::endpoint) fn stats(&self) -> RelayStats {

@@ -38,7 +38,7 @@ use crate::wire::short_header::PacketKind;
 use rateless::{RatelessIncoming, RatelessOutgoing};
 use reliable::{ReliableIncoming, ReliableOutgoing};
 use taken::Taken;
-use timely::{TimelyIncoming, TimelyOutgoing};
+pub(super) use timely::{TimelyIncoming, TimelyOutgoing};
 
 /// What both directions depend on.
 #[derive(Debug)]

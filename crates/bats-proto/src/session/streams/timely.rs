@@ -31,8 +31,13 @@ pub(in crate::session) struct TimelyOutgoing {
 }
 
 impl TimelyOutgoing {
-    pub(super) fn new(flow: TimelySender) -> Self {
+    pub(in crate::session) fn new(flow: TimelySender) -> Self {
         Self { queue: DatagramQueue::default(), flow, end_acknowledged: false }
+    }
+
+    /// The next symbol, and the first message of which no symbol before it has a part.
+    pub(in crate::session) fn position(&self) -> Totals {
+        Totals { symbols: self.flow.symbols(), messages: self.queue.first_uncut() }
     }
 }
 
@@ -213,7 +218,7 @@ struct FlowEnd {
 }
 
 impl TimelyIncoming {
-    pub(super) fn new(flow: TimelyReceiver, assembly: DatagramAssembly) -> Self {
+    pub(in crate::session) fn new(flow: TimelyReceiver, assembly: DatagramAssembly) -> Self {
         Self { flow, assembly, end: None, overflowed: 0 }
     }
 
