@@ -35,8 +35,7 @@ impl LinkPolicy {
     /// Whether a packet of this flow may enter; `here` if this node is its destination, or a member of the group that
     /// is. A direct flow ends here and begins at the neighbour itself, so that no group has direct flows.
     pub(super) fn allows(&self, key: FlowKey, here: bool) -> bool {
-        let is_direct =
-            here && !key.destination.is_group() && self.neighbour == Some(key.source);
+        let is_direct = here && !key.destination.is_group() && self.neighbour == Some(key.source);
         (!key.is_direct() || is_direct)
             && (here || self.transit)
             && self.sources.as_ref().is_none_or(|nodes| nodes.contains(&key.source))
