@@ -33,3 +33,5 @@ pub mod swarm;
 pub mod tcp;
 pub mod trace;
 pub mod transfer;
+
+pub use link_event::LinkEventKind;

@@ -8,7 +8,7 @@ use bats_netem::LinkConfig;
 use bats_proto::relay::RelayConfig;
 use bats_proto::wire::short_header::{PacketKind, ShortHeader};
 use bats_proto::{ConnectionHandle, Event, Mode, SendError, Timestamp, TransportConfig};
-use bats_sim::link_event::LinkEventKind;
+use bats_sim::LinkEventKind;
 use bats_sim::paths::{Paths, link};
 use bats_sim::relay_network::{LinkDirection, RelayNetwork, RelayNetworkConfig, node_id};
 use bytes::Bytes;
@@ -214,10 +214,11 @@ fn a_further_link_carries_data_within_one_round_trip() {
         assert!(first.0 <= established + round_trip, "{mode:?}: {:?}", first.0 - established);
         assert_ne!(first.1, PacketKind::Control, "{mode:?}: a packet of data");
         // Both links are used.
-        let rate = |from, to| transfer.arrived_between(from, to) as f64;
-        let second = Duration::from_secs(1);
-        let alone = rate(joins - second, joins);
-        let both = rate(network.now() - second, network.now());
+        let within_a_second_of = |end: Timestamp| {
+            let from = Timestamp::from_nanos(end.as_nanos() - 1_000_000_000);
+            transfer.arrived_between(from, end) as f64
+        };
+        let (alone, both) = (within_a_second_of(joins), within_a_second_of(network.now()));
         assert!(both > 1.6 * alone, "{mode:?}: {both} and {alone} messages in a second");
     }
 }
@@ -252,7 +253,7 @@ fn a_session_survives_while_links_end_and_return() {
     }
 }
 
-/// A short message of a direct session is shorter on the wire by the seal: two octets of length, 16 of checksum.
+/// A short message of a direct session is shorter on the wire by the seal: two bytes of length, 16 of checksum.
 #[test]
 fn datagrams_of_direct_sessions_are_shorter_by_the_seal_of_symbols() {
     let largest = |is_direct: bool| {
