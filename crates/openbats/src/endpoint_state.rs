@@ -315,6 +315,11 @@ impl Core {
         while let Some(event) = packets.poll_relay_event() {
             node.on_relay_event(event, due);
         }
+        while let Some((handle, _)) = packets.poll_group_event() {
+            if let Some(waiting) = node.groups.get_mut(&handle) {
+                waiting.drain_into(due);
+            }
+        }
         if is_ending {
             // Sessions end first: their last packets go over the links.
             if packets.connection_count() <= node.links.connections() {

@@ -545,7 +545,7 @@ mod tests {
             let group = NodeId(0xe000_0000 + number);
             endpoint.join_group(group, &key, GroupOptions::default())
         };
-        let handles: Vec<_> = (0..64).map(|number| join(number).unwrap()).collect();
+        let handles: Vec<_> = (0..64_u32).map(|number| join(number).unwrap()).collect();
         assert_eq!(join(5), Err(GroupError::AlreadyJoined(NodeId(0xe000_0005))));
         assert_eq!(join(64), Err(GroupError::TooMany(64)));
         endpoint.leave_group(handles[5]);

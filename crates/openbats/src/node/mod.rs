@@ -37,6 +37,12 @@
 //! # }
 //! ```
 //!
+//! # Groups
+//!
+//! A [`GroupSender`] sends messages to a group, and each [`GroupReceiver`] of it that the [`GroupRoute`]s lead to
+//! gets them: one way, with a deadline, as in mode BTP. Every link transports a message once, and repairs its own
+//! losses; a slow or failed branch delays no other one.
+//!
 //! # Authentication and admission
 //!
 //! Every link and every session has a TLS handshake in which both ends show their certificates.
@@ -66,6 +72,8 @@ mod builder;
 pub mod codes;
 mod event;
 mod events;
+mod group_route;
+mod groups;
 mod handling;
 mod interface;
 mod link;
@@ -85,15 +93,22 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub use bats_proto::relay::{
-    FlowStatus, LinkQueue, MAX_PATHS, RelayBatchStats, RelayDropStats, RelayMemoryStats, RelayStats,
+    FlowStatus, LinkQueue, MAX_GROUP_ENTRIES, MAX_PATHS, RelayBatchStats, RelayDropStats,
+    RelayMemoryStats, RelayStats,
 };
 pub use bats_proto::wire::flow::FlowKey;
 pub use bats_proto::wire::flow::NodeId;
 use bats_proto::{EndpointStats, PresharedKey, TransportConfig};
+pub use bats_proto::{
+    GROUP_SOURCE_TIMEOUT, GroupError, GroupMessage, GroupOptions, GroupReceiverStats,
+    GroupSenderStats, MAX_GROUP_SOURCES,
+};
 
 pub use builder::NodeBuilder;
 pub use event::Event;
 pub use events::Events;
+pub use group_route::GroupRoute;
+pub use groups::{GroupReceiver, GroupSender};
 pub use link::{LinkError, LinkId, LinkOptions, LinkPolicy, LinkState, LinkStatus};
 pub use links::{Link, Links};
 pub use route_set::{MAX_DESTINATIONS, NextHop, RouteError, RouteSet, Via};
@@ -222,6 +237,35 @@ impl Node {
     pub async fn accept(&self) -> Result<Session, ConnectError> {
         let (connection, remote) = self.endpoint.accept_session().await?;
         Ok(Session::new(connection, remote))
+    }
+
+    /// Opens a sender of messages to a group: one of the IDs of 224.0.0.0/4. [`GroupRoute`]s of this node and of the
+    /// relays say where they go. Only holders of the key can read them; each of them can also forge them, so the
+    /// key proves that a member has sent a message, and not which one. An application that needs more signs its messages.
+    ///
+    /// # Errors
+    /// `group` is no group, the node does not recode, or it has 64 senders.
+    pub fn group_sender(
+        &self,
+        group: NodeId,
+        key: &PresharedKey,
+        options: GroupOptions,
+    ) -> Result<GroupSender, GroupError> {
+        GroupSender::open(self.endpoint.clone(), group, key, options)
+    }
+
+    /// Makes this node a member of a group. It receives the messages of sources whose [`GroupRoute`]s lead here, of
+    /// at most [`MAX_GROUP_SOURCES`] at once, and each from the next message on.
+    ///
+    /// # Errors
+    /// `group` is no group, the node does not recode, is a member already, or of 64 groups.
+    pub fn join_group(
+        &self,
+        group: NodeId,
+        key: &PresharedKey,
+        options: GroupOptions,
+    ) -> Result<GroupReceiver, GroupError> {
+        GroupReceiver::join(self.endpoint.clone(), group, key, options)
     }
 
     /// PSK mode: replaces the keys of this node without a restart. Links and sessions that it opens

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use bats_proto::relay::MAX_PATHS;
+use bats_proto::relay::{MAX_GROUP_ENTRIES, MAX_PATHS};
 use bats_proto::wire::flow::NodeId;
 
+use super::group_route::GroupRoute;
 use super::link::LinkId;
 use crate::fingerprint::Fingerprint;
 
@@ -49,6 +50,8 @@ pub struct NextHop {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteSet {
     hops: BTreeMap<NodeId, Vec<NextHop>>,
+    /// By group and source.
+    groups: BTreeMap<(NodeId, NodeId), GroupRoute>,
 }
 
 impl RouteSet {
@@ -81,6 +84,27 @@ impl RouteSet {
         }
     }
 
+    /// Adds the route of a source and a group, in place of another one for both.
+    #[must_use]
+    pub fn group(mut self, route: GroupRoute) -> Self {
+        self.add_group(route);
+        self
+    }
+
+    /// As [`group`](Self::group).
+    pub fn add_group(&mut self, route: GroupRoute) {
+        self.groups.insert((route.group(), route.source()), route);
+    }
+
+    /// The routes of groups.
+    pub fn groups(&self) -> impl Iterator<Item = &GroupRoute> {
+        self.groups.values()
+    }
+
+    pub(crate) fn has_group(&self, source: NodeId, group: NodeId) -> bool {
+        self.groups.contains_key(&(group, source))
+    }
+
     /// The destinations with their next hops.
     pub fn iter(&self) -> impl Iterator<Item = (NodeId, &[NextHop])> {
         self.hops.iter().map(|(&node, hops)| (node, &hops[..]))
@@ -106,6 +130,9 @@ impl RouteSet {
             if node == own {
                 return Err(RouteError::Own(node));
             }
+            if node.is_group() {
+                return Err(RouteError::Group(node));
+            }
             if hops.len() > MAX_PATHS {
                 return Err(RouteError::TooManyHops { destination: node, hops: hops.len() });
             }
@@ -117,7 +144,10 @@ impl RouteSet {
                 return Err(RouteError::UnknownLink { destination: node, link });
             }
         }
-        Ok(())
+        if self.groups.len() > MAX_GROUP_ENTRIES {
+            return Err(RouteError::TooManyGroups(self.groups.len()));
+        }
+        self.groups.values().try_for_each(|route| route.check(own, &is_link))
     }
 }
 
@@ -144,6 +174,34 @@ pub enum RouteError {
         /// Number of next hops.
         hops: usize,
     },
+    /// A group has no next hops as a node has, and cannot be a source.
+    #[error("{0} is a group: it can only be the group of a GroupRoute")]
+    Group(NodeId),
+    /// A route of a group is for a node.
+    #[error("{0} is no group: groups are the IDs of 224.0.0.0/4")]
+    NotAGroup(NodeId),
+    /// The route of this source to this group needs the neighbour that leads to the source, unless this node is the
+    /// source.
+    #[error(
+        "the route of {0} to {1} needs the neighbour that packets come from, and none if this node \
+         is the source"
+    )]
+    Incoming(NodeId, NodeId),
+    /// Two branches of a group use a link.
+    #[error("two branches of {group} use {link}")]
+    SharedLink {
+        /// The group.
+        group: NodeId,
+        /// The link.
+        link: LinkId,
+    },
+    /// The set has too many routes of groups.
+    #[error("{0} routes of groups are more than the {MAX_GROUP_ENTRIES} that a node keeps")]
+    TooManyGroups(usize),
+    /// The node was built without [`recoding`](super::NodeBuilder::recoding), so that it cannot repair the branches
+    /// of groups.
+    #[error("a node that does not recode has no routes of groups")]
+    NotRecoding,
     /// The set has too many destinations.
     #[error("{0} destinations are more than the {MAX_DESTINATIONS} that a node keeps")]
     TooManyDestinations(usize),
@@ -175,5 +233,38 @@ mod tests {
             |count| (2..2 + count).fold(RouteSet::new(), |set, n| set.to(NodeId(n), LinkId(1)));
         assert_eq!(check(wide(MAX_DESTINATIONS as u32)), Ok(()));
         assert!(check(wide(MAX_DESTINATIONS as u32 + 1)).is_err());
+    }
+
+    #[test]
+    fn invalid_routes_of_groups_are_refused_with_a_reason() {
+        const GROUP: NodeId = NodeId(0xe000_0001);
+        let check = |route: GroupRoute| {
+            let known = |link: LinkId| link.0 < 100;
+            RouteSet::new().group(route).check(OWN, known).map_err(|error| error.to_string())
+        };
+        let route = || GroupRoute::new(FAR, GROUP).from(LinkId(1));
+        assert_eq!(check(route().to(LinkId(2)).to(Fingerprint([3; 32]))), Ok(()));
+        assert_eq!(check(GroupRoute::new(OWN, GROUP).to(LinkId(2))), Ok(()));
+        for (route, reason) in [
+            (GroupRoute::new(FAR, FAR).from(LinkId(1)), "node 9 is no group"),
+            (GroupRoute::new(GROUP, GROUP).from(LinkId(1)), "is a group"),
+            (GroupRoute::new(FAR, GROUP), "needs the neighbour"),
+            (GroupRoute::new(OWN, GROUP).from(LinkId(1)), "none if this node is the source"),
+            (route().to(LinkId(100)), "link 100, which this node does not have"),
+            (route().to(LinkId(2)).to(LinkId(2)), "two branches"),
+            ((0..17).fold(route(), |route, link| route.to(LinkId(link))), "17 next hops"),
+        ] {
+            let error = check(route).unwrap_err();
+            assert!(error.contains(reason), "{error}");
+        }
+        let routes = RouteSet::new().to(GROUP, LinkId(1));
+        assert_eq!(routes.check(OWN, |_| true), Err(RouteError::Group(GROUP)));
+        let many = |count| {
+            (2..2 + count).fold(RouteSet::new(), |set, source| {
+                set.group(GroupRoute::new(NodeId(source), GROUP).from(LinkId(1)))
+            })
+        };
+        assert_eq!(many(MAX_GROUP_ENTRIES as u32).check(OWN, |_| true), Ok(()));
+        assert!(many(MAX_GROUP_ENTRIES as u32 + 1).check(OWN, |_| true).is_err());
     }
 }

@@ -32,6 +32,9 @@ impl Routes {
                 return Err(RouteError::Closed);
             };
             routes.check(node.id, |link| node.links.contains(link))?;
+            if routes.groups().next().is_some() && !core.endpoint.packets().is_recoding() {
+                return Err(RouteError::NotRecoding);
+            }
             node.replace_routes(clock.now(), core.endpoint.packets(), routes);
             Ok(())
         })

@@ -1,16 +1,17 @@
 //! The state of a node under the endpoint's lock: neighbours, links and routes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
 use bats_proto::wire::flow::NodeId;
-use bats_proto::{CloseReason, ConnectionHandle, Endpoint, PresharedKey, Timestamp};
+use bats_proto::{CloseReason, ConnectionHandle, Endpoint, GroupHandle, PresharedKey, Timestamp};
 
 use super::codes;
 use super::event::{Event, EventQueue};
+use super::group_route::GroupRoute;
 use super::interface;
 use super::link::{LinkError, LinkId, LinkOptions, LinkPolicy, LinkStatus};
 use super::link_table::{Entry, LinkTable, MAX_LINKS};
@@ -18,6 +19,7 @@ use super::route_set::{NextHop, RouteSet, Via};
 use crate::fingerprint::Fingerprint;
 use crate::identity::Identity;
 use crate::options::{ClientOptions, Extras};
+use crate::wakers::Wakers;
 
 /// Interval at which links are examined for neighbours that do not answer.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -58,6 +60,8 @@ pub(crate) struct NodeState {
     /// Established end-to-end sessions, for the events of their ends.
     pub(crate) sessions: BTreeMap<ConnectionHandle, NodeId>,
     pub(crate) next_check: Option<Timestamp>,
+    /// Tasks that wait for a sender to a group, or for messages of one.
+    pub(crate) groups: BTreeMap<GroupHandle, Wakers>,
 }
 
 impl NodeState {
@@ -71,6 +75,7 @@ impl NodeState {
             events: EventQueue::default(),
             sessions: BTreeMap::new(),
             next_check: None,
+            groups: BTreeMap::new(),
         }
     }
 
@@ -79,6 +84,7 @@ impl NodeState {
         for (_, entry) in self.links.iter_mut() {
             entry.waiting.drain_into(due);
         }
+        self.groups.values_mut().for_each(|waiting| waiting.drain_into(due));
     }
 
     // Neighbours.
@@ -395,14 +401,7 @@ impl NodeState {
     ) -> Vec<(LinkId, ConnectionHandle, u8)> {
         let mut found: BTreeMap<LinkId, (ConnectionHandle, u8)> = BTreeMap::new();
         for hop in self.routes.hops_to(destination) {
-            let ids = match &hop.via {
-                Via::Link(id) => std::slice::from_ref(id),
-                Via::Neighbour(print) => neighbours.get(&print.0).map_or(&[][..], Vec::as_slice),
-            };
-            for &id in ids {
-                let Some(connection) = self.links.get(id).and_then(|link| link.connection) else {
-                    continue;
-                };
+            for (id, connection) in self.connections_via(neighbours, &hop.via) {
                 let known = found.entry(id).or_insert((connection, hop.tier));
                 known.1 = known.1.min(hop.tier);
             }
@@ -416,6 +415,19 @@ impl NodeState {
         });
         links.truncate(bats_proto::relay::MAX_PATHS);
         links
+    }
+
+    /// The established links that a next hop means, with their connections.
+    fn connections_via<'a>(
+        &'a self,
+        neighbours: &'a NeighbourLinks,
+        via: &'a Via,
+    ) -> impl Iterator<Item = (LinkId, ConnectionHandle)> + 'a {
+        let ids = match via {
+            Via::Link(id) => std::slice::from_ref(id),
+            Via::Neighbour(print) => neighbours.get(&print.0).map_or(&[][..], Vec::as_slice),
+        };
+        ids.iter().filter_map(|&id| Some((id, self.links.get(id)?.connection?)))
     }
 
     pub(crate) fn replace_routes(
@@ -433,6 +445,38 @@ impl NodeState {
         for (node, _) in self.routes.iter() {
             self.apply_route(now, packets, &neighbours, node);
         }
+        for (source, group) in old.groups().map(|route| (route.source(), route.group())) {
+            if !self.routes.has_group(source, group) {
+                packets.remove_group_entry(source, group);
+            }
+        }
+        for route in self.routes.groups() {
+            self.apply_group(now, packets, &neighbours, route);
+        }
+    }
+
+    /// Sets the entry of a group over the links that are established now.
+    fn apply_group(
+        &self,
+        now: Timestamp,
+        packets: &mut Endpoint,
+        neighbours: &NeighbourLinks,
+        route: &GroupRoute,
+    ) {
+        let resolve = |vias: &[Via], known: &mut BTreeSet<LinkId>| -> Vec<ConnectionHandle> {
+            let links = vias.iter().flat_map(|via| self.connections_via(neighbours, via));
+            let links = links.filter(|(id, _)| known.insert(*id)).map(|(_, connection)| connection);
+            links.take(bats_proto::relay::MAX_PATHS).collect()
+        };
+        let incoming = resolve(route.incoming(), &mut BTreeSet::new());
+        // Without a link to the source nothing arrives. What is held for other nodes stays.
+        if incoming.is_empty() && route.source() != self.id {
+            return;
+        }
+        let mut known = BTreeSet::new();
+        let branches: Vec<_> = route.branches().map(|vias| resolve(vias, &mut known)).collect();
+        let set = packets.set_group_entry(now, route.source(), route.group(), &incoming, &branches);
+        debug_assert_eq!(set, Ok(()), "routes are checked before");
     }
 
     fn apply_route(
@@ -458,15 +502,19 @@ impl NodeState {
         id: LinkId,
         fingerprint: Option<Fingerprint>,
     ) {
-        let concerns = |hop: &NextHop| match hop.via {
+        let is_concerned = |via: &Via| match *via {
             Via::Link(link) => link == id,
             Via::Neighbour(print) => fingerprint == Some(print),
         };
+        let concerns = |hop: &NextHop| is_concerned(&hop.via);
         let neighbours = self.neighbour_links();
         for (node, hops) in self.routes.iter() {
             if hops.iter().any(concerns) {
                 self.apply_route(now, packets, &neighbours, node);
             }
+        }
+        for route in self.routes.groups().filter(|route| route.concerns(is_concerned)) {
+            self.apply_group(now, packets, &neighbours, route);
         }
     }
 }

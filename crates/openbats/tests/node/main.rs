@@ -6,6 +6,7 @@ mod emulated;
 mod admission;
 mod direct;
 mod ends;
+mod groups;
 mod links;
 mod relay_process;
 mod relays;

@@ -266,7 +266,7 @@ impl Source {
         options: &GroupOptions,
     ) -> Result<u64, FlowError> {
         // Before it can pollute repairs; only after the first pollution, because it is as much work again.
-        if self.polluted > 0 && kind == PacketKind::Source && !self.is_authentic(payload) {
+        if self.polluted > 0 && kind == PacketKind::Source && self.is_polluted(payload) {
             self.polluted = self.polluted.saturating_add(1);
             return Ok(0);
         }
@@ -289,11 +289,11 @@ impl Source {
         clippy::indexing_slicing,
         clippy::arithmetic_side_effects
     )]
-    fn is_authentic(&mut self, payload: &[u8]) -> bool {
+    fn is_polluted(&mut self, payload: &[u8]) -> bool {
         let mut reader = Reader::new(payload);
-        let number = SourceHeader::decode(&mut reader)
-            .zip(self.incoming.seen_end())
-            .map(|(header, end)| header.number(end));
-        number.is_some_and(|number| self.keys.symbols.open(number, reader.rest(), &mut self.opened))
+        let header = SourceHeader::decode(&mut reader).zip(self.incoming.seen_end());
+        header.is_some_and(|(header, end)| {
+            !self.keys.symbols.open(header.number(end), reader.rest(), &mut self.opened)
+        })
     }
 }

@@ -18,11 +18,11 @@ use crate::wire::flow::{FLOW_HEADER_LEN, FlowKey};
 use crate::wire::parameters::symbol_size_for;
 use crate::wire::short_header::PacketKind;
 
-/// Time between the first two announcements, which doubles with each further one up to the longest. Until a member
-/// has one it reads nothing.
+/// Time of the second announcement after the first one, which doubles with each further one; then they are sent at the
+/// longest interval. Until a member has one it reads nothing.
 const FIRST_INTERVAL: Duration = Duration::from_millis(10);
 const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
-/// Announcements of the end: they are sent within 0.6 s.
+/// Announcements of the end: they are sent within 320 ms.
 const END_ANNOUNCEMENTS: u32 = 7;
 
 /// The source of a flow to a group.
