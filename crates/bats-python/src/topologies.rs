@@ -151,6 +151,7 @@ pub(crate) fn paths<'py>(
     let run = Paths {
         name: "",
         links: edges(&paths),
+        is_direct: false,
         cut,
         duration: seconds("duration", duration)?,
         seed,

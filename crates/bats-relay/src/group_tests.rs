@@ -377,7 +377,11 @@ fn packets_that_no_entry_accepts_take_no_state() {
 fn policy_without_transit_delivers_here_only() {
     let mut network = tree(0.0);
     let relay = &mut network.nodes[1];
-    relay.set_policy(LinkId(1), LinkPolicy { transit: false, ..LinkPolicy::default() });
+    relay.set_policy(
+        Timestamp::from_millis(1),
+        LinkId(1),
+        LinkPolicy { transit: false, ..LinkPolicy::default() },
+    );
     let (now, seen) = (Timestamp::from_millis(1), view(12_000_000, 4));
     let packet = source_packet(KEY, 0);
     assert_eq!(relay.on_packet(now, LinkId(1), &seen, PacketKind::Source, &packet), None);

@@ -26,7 +26,7 @@
 use super::varint::{Reader, Writer};
 
 /// Version of the protocol that this crate implements.
-pub const VERSION: u32 = 0xba75_0004;
+pub const VERSION: u32 = 0xba75_0005;
 /// Bytes of the connection ID that a client chooses for the server's first packets.
 pub const ORIGINAL_CID_LEN: usize = 8;
 /// Bytes of the connection IDs that endpoints choose for themselves.
@@ -189,7 +189,7 @@ mod tests {
         let mut writer = Writer::new(&mut buffer);
         encode(&mut writer, LongKind::Initial, &[1, 2], &[3], &[9, 9], 10, 0xf5).unwrap();
         let written = writer.written();
-        assert_eq!(buffer[..written], [0xc5, 0xba, 0x75, 0, 4, 2, 1, 2, 1, 3, 0, 2, 9, 9, 0, 30]);
+        assert_eq!(buffer[..written], [0xc5, 0xba, 0x75, 0, 5, 2, 1, 2, 1, 3, 0, 2, 9, 9, 0, 30]);
     }
 
     /// RFC 8999: only the highest bit of the first byte has the same meaning in all versions.
@@ -207,7 +207,7 @@ mod tests {
     fn retry_and_version_negotiation_golden_bytes() {
         let token = [7; 100];
         let packet = retry(&[1, 2], &[3], &token, 0xf5);
-        let head = [0xe5, 0xba, 0x75, 0, 4, 2, 1, 2, 1, 3];
+        let head = [0xe5, 0xba, 0x75, 0, 5, 2, 1, 2, 1, 3];
         assert_eq!(packet, [&head[..], &token].concat());
         let header = decode(&packet).unwrap();
         assert_eq!((header.kind, header.token), (LongKind::Retry, &token[..]));
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(retry(&[1; 20], &[2; 20], &[], 0).len(), 1 + 4 + 2 * 21);
 
         let packet = version_negotiation(&[1], &[2, 3], 0x1234_5678);
-        let head = [0xc8, 0, 0, 0, 0, 1, 1, 2, 2, 3, 0xba, 0x75, 0, 4];
+        let head = [0xc8, 0, 0, 0, 0, 1, 1, 2, 2, 3, 0xba, 0x75, 0, 5];
         assert_eq!(packet, [&head[..], &[0x1a, 0x3a, 0x5a, 0x7a]].concat());
         assert_eq!(
             decode(&packet).map(|header| (header.version, header.token)),
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn lengths_are_decoded_up_to_their_limits() {
         let packet = |cid: usize, length: u16, rest: usize| {
-            let mut bytes = vec![0xd0, 0xba, 0x75, 0, 4, cid as u8];
+            let mut bytes = vec![0xd0, 0xba, 0x75, 0, 5, cid as u8];
             bytes.resize(6 + cid, 9);
             bytes.push(0);
             bytes.extend(length.to_be_bytes());

@@ -2,7 +2,7 @@
 
 from wire import Malformed, Reader
 
-VERSION = 0xBA750004
+VERSION = 0xBA750005
 TAG = 16
 SHORT_HEADER = 9
 CONTROL, SOURCE, REPAIR, RECODED = range(4)
