@@ -19,6 +19,13 @@ impl Destination {
             Self::Node(node) | Self::Neighbour(node) => node,
         }
     }
+
+    /// Whether it is a neighbour, over the links with it alone.
+    #[inline]
+    #[must_use]
+    pub fn is_neighbour(self) -> bool {
+        matches!(self, Self::Neighbour(_))
+    }
 }
 
 impl From<NodeId> for Destination {

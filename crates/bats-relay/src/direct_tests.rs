@@ -298,3 +298,50 @@ fn without_direct_sessions_a_neighbour_does_not_count_as_a_destination() {
         assert_eq!(relay.is_alive(LINK_DOWN), is_used, "for direct sessions it is the only one");
     }
 }
+
+/// A reset for a flow without a session, for instance.
+#[test]
+fn answers_in_direct_flows_leave_over_a_link_with_the_neighbour() {
+    let mut relay = relay(&[(LINK_UP, Some(PEER)), (LINK_DOWN, Some(OTHER))]);
+    relay.send_opaque(NOW, to(PEER), b"reset");
+    relay.send_opaque(NOW, to(NodeId(4)), b"reset");
+    assert_eq!((sent(&mut relay, LINK_DOWN), sent(&mut relay, LINK_UP)), (vec![], vec![to(PEER)]));
+}
+
+/// Node 4 is reached over both links. A direct session with the neighbour of one of them, which it may open, does not
+/// hold the packets to node 4 there.
+#[test]
+fn direct_session_does_not_hold_other_flows_on_a_failing_link() {
+    let failing = LinkView { potentially_failed: true, ..view(10_000_000, 20) };
+    for has_direct in [false, true] {
+        let mut relay = relay(&[(LINK_UP, Some(PEER)), (LINK_DOWN, Some(OTHER))]);
+        assert!(relay.set_routes(NOW, NodeId(4), &[(LINK_UP, 0), (LINK_DOWN, 0)]));
+        relay.set_direct(NOW, PEER, has_direct);
+        relay.set_view(NOW, LINK_UP, &failing);
+        assert!(!relay.is_alive(LINK_UP), "{has_direct}");
+    }
+    let mut relay = relay(&[(LINK_UP, Some(PEER))]);
+    relay.set_direct(NOW, PEER, true);
+    relay.set_view(NOW, LINK_UP, &failing);
+    assert!(relay.is_alive(LINK_UP), "it is the only one with the neighbour");
+}
+
+#[test]
+fn no_report_of_a_direct_flow_goes_to_a_former_neighbour() {
+    for before in [true, false] {
+        let mut relay = relay(&[(LINK_UP, Some(PEER))]);
+        let payload = relayed(to(PEER).reversed(), 9, 1, 60);
+        let seen = view(10_000_000, 20);
+        assert!(relay.on_packet(NOW, LINK_UP, &seen, PacketKind::Source, &payload).is_some());
+        let later = NOW + Duration::from_secs(1);
+        if before {
+            relay.set_policy(NOW, LINK_UP, policy(None));
+        }
+        relay.handle_timeout(later);
+        if !before {
+            assert!(relay.has_report(LINK_UP));
+            relay.set_policy(later, LINK_UP, policy(Some(OTHER)));
+        }
+        assert!(relay.next_report(later, LINK_UP, 1).is_none(), "{before}");
+    }
+}

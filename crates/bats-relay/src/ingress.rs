@@ -189,6 +189,13 @@ impl Relay {
         here
     }
 
+    /// The link for an answer in a direct flow that belongs to no session, so that the links with the neighbour are no
+    /// route.
+    fn first_link_with_end(&self, key: FlowKey) -> Option<LinkId> {
+        let links = if key.is_direct() { self.links_with(key.destination) } else { Vec::new() };
+        links.first().copied()
+    }
+
     /// Queues an end-to-end packet for the next node, or for those of all branches.
     #[deny(
         clippy::unwrap_used,
@@ -198,7 +205,7 @@ impl Relay {
     )]
     fn push_onward(&mut self, now: Timestamp, header: FlowHeader, payload: &[u8]) {
         if !header.key.destination.is_group() {
-            let next = self.route(header.key);
+            let next = self.route(header.key).or_else(|| self.first_link_with_end(header.key));
             return self.push_opaque(now, next, header, payload);
         }
         for link in self.groups.links_of(&self.links, header.key) {

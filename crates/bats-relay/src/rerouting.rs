@@ -73,10 +73,25 @@ impl Relay {
                 self.update_links_with(now, changed);
             }
         }
-        if before.is_some() {
+        if let Some(before) = before {
             self.lost.insert(link);
+            self.stop_receiving_direct(link, before);
         }
         self.requeue_opaque(now, link, orphaned.into_iter().flatten());
+    }
+
+    /// A link leads to this neighbour no more: no report of its direct flows goes there.
+    fn stop_receiving_direct(&mut self, link: LinkId, neighbour: NodeId) {
+        let here = self.config.node;
+        let ends =
+            |key: &FlowKey| key.is_direct() && key.destination == here && key.source == neighbour;
+        for (_, flow) in self.flows.iter_mut().filter(|(key, _)| ends(key)) {
+            flow.stop_receiving(link);
+        }
+        if let Some(state) = self.links.get_mut(&link) {
+            state.reporting.retain(|key| !ends(key));
+            state.reports.retain(|report| !ends(&report.key));
+        }
     }
 
     /// Adds `link` to the links for packets to `destination`. Returns false if there are
@@ -207,6 +222,10 @@ impl Relay {
             .into_iter()
             .filter_map(|link| Some((link, flow.outbound.remove(&link)?)))
             .collect();
+        // A neighbour that connects again has one link in place of the other, of which the entry has only the new one.
+        let new: Vec<LinkId> =
+            wanted.iter().filter(|link| !flow.outbound.contains_key(link)).copied().collect();
+        let instead = if left.len() == 1 && new.len() == 1 { Some(new[0]) } else { None };
         for link in wanted {
             let feedback = self.links.get(&link).is_some_and(|state| state.feedback);
             flow.outbound
@@ -214,7 +233,7 @@ impl Relay {
                 .or_insert_with(|| Box::new(Outbound::new(flow.seed, feedback, true)));
         }
         for (link, outbound) in left {
-            match self.groups.link_instead_of(&self.links, key, link) {
+            match self.groups.link_instead_of(&self.links, key, link).or(instead) {
                 Some(to) => self.adopt(now, key, to, outbound),
                 None => self.bytes -= outbound.bytes(),
             }

@@ -243,8 +243,13 @@ impl Routes {
         if let Some((_, known)) = known.filter(|&(changes, _)| changes == self.changes) {
             return known;
         }
-        let mut routes = self.links.iter().filter(|(_, leading)| leading.contains(&link));
-        let found = routes.all(|(&destination, leading)| {
+        let over = |is_direct| {
+            let routes = self.links.iter().filter(move |(to, _)| to.is_neighbour() == is_direct);
+            routes.filter(|(_, leading)| leading.contains(&link))
+        };
+        // A direct session, which the neighbour may open, must not hold the routes of others on the link.
+        let is_direct = over(false).next().is_none();
+        let found = over(is_direct).all(|(&destination, leading)| {
             leading.iter().any(|&other| {
                 other != link
                     && is_alive(links, other)

@@ -321,8 +321,9 @@ impl Core {
             }
         }
         if is_ending {
-            // Sessions end first: their last packets go over the links.
-            if packets.connection_count() <= node.links.connections() {
+            // Sessions and senders to groups end first: their last packets go over the links.
+            let awaits_senders = !self.is_shut_down && packets.has_group_senders();
+            if packets.connection_count() <= node.links.connections() && !awaits_senders {
                 node.close_all(now, packets, due);
             }
             node.next_check = (packets.connection_count() > 0).then(|| now + END_INTERVAL);

@@ -32,12 +32,15 @@ enum ClientNetwork {
     Prefix(u128),
     /// Over relays: its node. A node chooses its flows.
     Node(NodeId),
+    /// In a direct flow: the neighbour, which the links have authenticated. Others cannot use up its limit.
+    Neighbour(NodeId),
 }
 
 impl ClientNetwork {
     fn of(remote: Remote) -> Self {
         let address = match remote {
             Remote::Network(address) => address,
+            Remote::Relays(key) if key.is_direct() => return Self::Neighbour(key.destination),
             Remote::Relays(key) => return Self::Node(key.destination),
         };
         let (bytes, bits) = match address.ip().to_canonical() {
@@ -65,9 +68,12 @@ impl HalfOpen {
         self.networks.len() >= MAX_HALF_OPEN || self.count(remote) >= MAX_HALF_OPEN_PER_PREFIX
     }
 
-    /// Whether another client from this network must validate its address first.
+    /// Whether another client from this network must validate its address first. A neighbour that opens a direct
+    /// session has none.
     pub(super) fn requires_retry(&self, remote: Remote, retry_threshold: usize) -> bool {
-        self.networks.len() >= retry_threshold || self.count(remote) >= RETRY_PER_PREFIX
+        let is_busy =
+            self.networks.len() >= retry_threshold || self.count(remote) >= RETRY_PER_PREFIX;
+        is_busy && remote.direct_flow().is_none()
     }
 
     /// A handshake has started.
@@ -293,6 +299,7 @@ mod tests {
         };
         assert_ne!(ClientNetwork::of(session(1, 1)), ClientNetwork::of(session(2, 1)));
         assert_eq!(ClientNetwork::of(session(1, 1)), ClientNetwork::of(session(1, 2)));
+        assert_ne!(ClientNetwork::of(session(1, 1)), ClientNetwork::of(session(1, 1 << 31)));
     }
 
     #[test]

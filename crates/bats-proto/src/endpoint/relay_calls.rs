@@ -314,6 +314,11 @@ impl Endpoint {
         self.relay_node.as_ref()?.group_sender_stats(sender)
     }
 
+    /// Whether senders to groups have something left to send or to announce, or were not finished.
+    pub fn has_group_senders(&self) -> bool {
+        self.relay_node.as_ref().is_some_and(|node| node.has_group_senders())
+    }
+
     /// Counters of a membership; `None` once it has ended.
     pub fn group_receiver_stats(&self, member: GroupHandle) -> Option<GroupReceiverStats> {
         self.relay_node.as_ref()?.group_receiver_stats(member)

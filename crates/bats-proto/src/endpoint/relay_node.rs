@@ -402,7 +402,7 @@ impl RelayNode {
         key: Option<FlowKey>,
     ) {
         self.forget(now, handle, key);
-        self.release_unresponsive_links(connections);
+        self.wake_links(connections);
     }
 }
 
@@ -531,6 +531,7 @@ mod tests {
             for sender in groups.senders.values_mut() {
                 let packet = sender.announcement(now).unwrap();
                 let (header, ..) = AnnouncementHeader::decode(&packet).unwrap();
+                assert!(!sender.flow().is_direct(), "relays would refuse it");
                 assert!(seen.insert((sender.flow().flow, header.salt)));
             }
         }

@@ -16,7 +16,7 @@ use crate::session::group::{
     GroupSenderStats,
 };
 use crate::wire::announcement::ANNOUNCEMENT_SALT_LEN;
-use crate::wire::flow::{FlowKey, NodeId};
+use crate::wire::flow::{DIRECT_FLOW, FlowKey, NodeId};
 
 /// Maximum number of senders, and of memberships, of a node.
 const MAX_GROUPS: usize = 64;
@@ -80,7 +80,7 @@ impl RelayNode {
         rng.fill_bytes(&mut salt);
         let source = self.relay.node();
         let flow = loop {
-            let flow = FlowKey { destination: group, source, flow: rng.next_u32() };
+            let flow = FlowKey { destination: group, source, flow: rng.next_u32() & !DIRECT_FLOW };
             if groups.senders.values().all(|sender| sender.flow() != flow) {
                 break flow;
             }
@@ -169,6 +169,11 @@ impl RelayNode {
         handle: GroupHandle,
     ) -> Option<GroupSenderStats> {
         Some(self.groups.senders.get(&handle)?.stats())
+    }
+
+    /// See [`Endpoint::has_group_senders`](crate::Endpoint::has_group_senders).
+    pub(in crate::endpoint) fn has_group_senders(&self) -> bool {
+        !self.groups.senders.is_empty()
     }
 
     /// See [`Endpoint::group_receiver_stats`](crate::Endpoint::group_receiver_stats).

@@ -2,7 +2,7 @@
 
 use core::ops::Bound;
 use core::time::Duration;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use bats_types::Timestamp;
 
@@ -14,7 +14,7 @@ use crate::config::PresharedKey;
 use crate::crypto::GroupKeys;
 use crate::flow::{FlowError, TimelyReceiver};
 use crate::session::streams::{Receiving, TimelyIncoming, Totals};
-use crate::session::{DatagramAssembly, Inbox};
+use crate::session::{DatagramAssembly, Inbox, MESSAGE_OVERHEAD};
 use crate::wire::announcement::{ANNOUNCEMENT_SALT_LEN, Announcement, AnnouncementHeader};
 use crate::wire::coding::SourceHeader;
 use crate::wire::flow::{FlowKey, NodeId};
@@ -23,6 +23,10 @@ use crate::wire::varint::Reader;
 
 /// Time for which the last symbols are awaited after the end was announced: longer than relays hold them on a hop.
 const END_WAIT: Duration = Duration::from_secs(1);
+
+/// Symbols that a receiver may be ahead of an authentic announcement: more than a source sends in the second between two
+/// of them, at 2 Gbit/s. Half of what one packet can move a receiver by.
+const MAX_AHEAD: u64 = 1 << 18;
 
 /// A member of a group.
 #[derive(Debug)]
@@ -33,6 +37,9 @@ pub(crate) struct GroupReceiver {
     sources: BTreeMap<(NodeId, u32), Source>,
     /// The flow whose message was taken last, for round robin.
     last: (NodeId, u32),
+    /// Messages that the application has not read of flows that have ended, and their bytes.
+    unread: VecDeque<GroupMessage>,
+    unread_bytes: usize,
     stats: GroupReceiverStats,
 }
 
@@ -45,6 +52,8 @@ struct Source {
     /// When it was last announced.
     heard_at: Timestamp,
     incoming: TimelyIncoming,
+    /// Messages that were lost before it was restarted.
+    lost_before: u64,
     inbox: Inbox,
     polluted: u64,
     /// Content of the source symbol that was checked last.
@@ -59,6 +68,8 @@ impl GroupReceiver {
             options,
             sources: BTreeMap::new(),
             last: (NodeId(0), 0),
+            unread: VecDeque::new(),
+            unread_bytes: 0,
             stats: GroupReceiverStats::default(),
         }
     }
@@ -90,6 +101,13 @@ impl GroupReceiver {
         if let Some(source) = self.sources.get_mut(&id).filter(|source| source.salt == salt) {
             let announced = read(&source.keys)?;
             source.heard_at = now;
+            if source
+                .incoming
+                .seen_end()
+                .is_some_and(|end| end.saturating_sub(announced.first_symbol) > MAX_AHEAD)
+            {
+                source.restart(&announced, &self.options);
+            }
             if announced.is_end {
                 source.on_end(now, &announced);
             }
@@ -99,6 +117,14 @@ impl GroupReceiver {
         let announced = read(&keys)?;
         let of_source = (flow.source, 0)..=(flow.source, u32::MAX);
         let newest = self.sources.range(of_source).map(|(_, source)| source.instance).max();
+        let older: Vec<_> = self
+            .sources
+            .iter()
+            .filter(|((node, _), source)| {
+                *node == flow.source && source.instance < announced.instance
+            })
+            .map(|(id, _)| *id)
+            .collect();
         // What an older instance has sent may come again from a node that has recorded it.
         if newest.is_some_and(|newest| announced.instance < newest)
             || self.sources.get(&id).is_some_and(|known| announced.instance == known.instance)
@@ -107,9 +133,7 @@ impl GroupReceiver {
         {
             return None;
         }
-        self.sources.retain(|(node, _), source| {
-            *node != flow.source || source.instance >= announced.instance
-        });
+        older.into_iter().for_each(|id| self.remove(id));
         if self.sources.len() >= MAX_GROUP_SOURCES {
             let finished = self.sources.iter().find(|(_, source)| source.is_finished());
             let finished = finished.map(|(id, _)| *id)?;
@@ -143,15 +167,26 @@ impl GroupReceiver {
             Ok(malformed) => {
                 self.stats.malformed = self.stats.malformed.saturating_add(malformed);
             }
-            // Too much work. The next announcement begins anew.
+            // Too much work. The next announcement begins again.
             Err(FlowError::NonInnovative) => self.remove(id),
             Err(_) => self.stats.malformed = self.stats.malformed.saturating_add(1),
         }
     }
 
-    /// Removes a flow, whose counters stay.
+    /// Removes a flow. Its counters stay, and the messages that the application has not read, as far as there is memory
+    /// for those of one source.
     fn remove(&mut self, id: (NodeId, u32)) {
-        if let Some(source) = self.sources.remove(&id) {
+        if let Some(mut source) = self.sources.remove(&id) {
+            while let Some(message) = source.inbox.pop() {
+                let bytes = message.len().saturating_add(MESSAGE_OVERHEAD);
+                let held = self.unread_bytes.saturating_add(bytes);
+                if held > self.options.receive_budget && !self.unread.is_empty() {
+                    self.stats.messages_lost = self.stats.messages_lost.saturating_add(1);
+                    continue;
+                }
+                self.unread_bytes = held;
+                self.unread.push_back(GroupMessage { source: id.0, message });
+            }
             self.stats.messages_lost =
                 self.stats.messages_lost.saturating_add(source.messages_lost());
             self.stats.polluted = self.stats.polluted.saturating_add(source.polluted);
@@ -160,11 +195,16 @@ impl GroupReceiver {
 
     /// Whether there is a message.
     pub(crate) fn is_readable(&self) -> bool {
-        self.sources.values().any(|source| !source.inbox.is_empty())
+        !self.unread.is_empty() || self.sources.values().any(|source| !source.inbox.is_empty())
     }
 
     /// The next message; the sources take turns.
     pub(crate) fn recv(&mut self) -> Option<GroupMessage> {
+        if let Some(unread) = self.unread.pop_front() {
+            self.unread_bytes -= unread.message.len() + MESSAGE_OVERHEAD;
+            self.stats.messages += 1;
+            return Some(unread);
+        }
         let after = (Bound::Excluded(self.last), Bound::Unbounded);
         let readable =
             |(id, source): (&(NodeId, u32), &Source)| (!source.inbox.is_empty()).then_some(*id);
@@ -181,10 +221,9 @@ impl GroupReceiver {
         let next = |source: &Source| {
             let end = source.incoming.next_timeout();
             let silent = source.heard_at + GROUP_SOURCE_TIMEOUT;
-            // Unread messages stay.
-            end.into_iter().chain(source.inbox.is_empty().then_some(silent)).min()
+            end.map_or(silent, |end| end.min(silent))
         };
-        self.sources.values().filter_map(next).min()
+        self.sources.values().map(next).min()
     }
 
     /// Gives up sources that are silent, and symbols that do not arrive after the end.
@@ -192,7 +231,7 @@ impl GroupReceiver {
         let mut silent = Vec::new();
         for (&id, source) in &mut self.sources {
             source.incoming.on_timeout(now);
-            if source.inbox.is_empty() && source.heard_at + GROUP_SOURCE_TIMEOUT <= now {
+            if source.heard_at + GROUP_SOURCE_TIMEOUT <= now {
                 silent.push(id);
             }
         }
@@ -201,16 +240,23 @@ impl GroupReceiver {
 
     /// Counters.
     pub(crate) fn stats(&self) -> GroupReceiverStats {
-        let sources = self.sources.values();
-        let lost: u64 = sources.clone().map(Source::messages_lost).sum();
-        let polluted: u64 = sources.map(|source| source.polluted).sum();
-        GroupReceiverStats {
-            sources: self.sources.len() as u64,
-            messages_lost: self.stats.messages_lost + lost,
-            polluted: self.stats.polluted + polluted,
-            ..self.stats
+        let mut stats = GroupReceiverStats { sources: self.sources.len() as u64, ..self.stats };
+        for source in self.sources.values() {
+            stats.messages_lost = stats.messages_lost.saturating_add(source.messages_lost());
+            stats.polluted = stats.polluted.saturating_add(source.polluted);
         }
+        stats
     }
+}
+
+/// The flow of a source from the position that it has announced.
+fn incoming(announced: &Announcement, options: &GroupOptions) -> TimelyIncoming {
+    let size = usize::from(announced.max_symbol_size);
+    let mut flow = TimelyReceiver::new(size, announced.code_seed);
+    flow.begin_at(announced.first_symbol);
+    let mut assembly = DatagramAssembly::new(options.max_message_size, options.receive_budget);
+    assembly.begin_at(announced.first_message);
+    TimelyIncoming::new(flow, assembly)
 }
 
 impl Source {
@@ -221,21 +267,24 @@ impl Source {
         announced: &Announcement,
         options: &GroupOptions,
     ) -> Self {
-        let size = usize::from(announced.max_symbol_size);
-        let mut flow = TimelyReceiver::new(size, announced.code_seed);
-        flow.begin_at(announced.first_symbol);
-        let mut assembly = DatagramAssembly::new(options.max_message_size, options.receive_budget);
-        assembly.begin_at(announced.first_message);
         Self {
             salt,
             instance: announced.instance,
             keys,
             heard_at: now,
-            incoming: TimelyIncoming::new(flow, assembly),
+            incoming: incoming(announced, options),
+            lost_before: 0,
             inbox: Inbox::default(),
             polluted: 0,
             opened: Vec::new(),
         }
+    }
+
+    /// Begins again where the source is: a symbol number far ahead, which no key protects, has moved the receiver there,
+    /// so that it would refuse what comes.
+    fn restart(&mut self, announced: &Announcement, options: &GroupOptions) {
+        self.lost_before = self.messages_lost();
+        self.incoming = incoming(announced, options);
     }
 
     fn on_end(&mut self, now: Timestamp, end: &Announcement) {
@@ -248,7 +297,7 @@ impl Source {
     }
 
     fn messages_lost(&self) -> u64 {
-        self.incoming.residual().messages_lost
+        self.lost_before.saturating_add(self.incoming.residual().messages_lost)
     }
 
     /// Takes a coded packet. Returns how many symbols that became complete are malformed.

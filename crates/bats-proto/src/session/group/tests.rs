@@ -207,7 +207,8 @@ fn newer_instance_of_a_source_replaces_the_older_one() {
     // The older one is not heard any more, though a node may repeat what it has recorded.
     member.on_control(START, FLOW, &recorded);
     transfer(&mut old, &mut member, START, message(3, 9));
-    assert_eq!(received(&mut member), [(5, 2, 9)]);
+    // What it had sent before is not lost.
+    assert_eq!(received(&mut member), [(5, 1, 9), (5, 2, 9)]);
     let stats = member.stats();
     assert_eq!((stats.sources, stats.announcements_refused, stats.unknown), (1, 1, 1));
     // The same flow with a new salt.
@@ -293,4 +294,41 @@ fn polluted_and_malformed_packets_are_counted() {
     let stats = member.stats();
     assert_eq!((stats.polluted, stats.sources), (10, 1));
     assert!(stats.malformed >= 59, "{stats:?}");
+}
+
+/// Nobody but a member can make a flow end: what a relay sends costs neither messages that were received nor, after the
+/// next announcement, those that follow.
+#[test]
+fn packets_without_the_key_end_no_flow() {
+    let (mut sender, mut member) = (sender(FLOW, 1, 0), member());
+    member.on_control(START, FLOW, &sender.announcement(START).unwrap());
+    transfer(&mut sender, &mut member, START, message(1, 9));
+    // A symbol far ahead.
+    let far = [&(1_u32 << 19).to_be_bytes()[..], &[0; 40]].concat();
+    member.on_coded(START, FLOW, PacketKind::Source, &far);
+    transfer(&mut sender, &mut member, START, message(2, 9));
+    let later = START + Duration::from_millis(10);
+    member.on_control(later, FLOW, &sender.announcement(later).unwrap());
+    transfer(&mut sender, &mut member, later, message(3, 9));
+    // Message 2 was refused if the receiver had moved on.
+    let read = received(&mut member);
+    assert_eq!((read.first(), read.last()), (Some(&(5, 1, 9)), Some(&(5, 3, 9))), "{read:?}");
+}
+
+/// Restarts of a source cannot fill the memory of a member that reads nothing.
+#[test]
+fn unread_messages_of_ended_flows_are_bounded() {
+    let mut member = member();
+    for instance in 1..40 {
+        let mut sender = sender(FLOW, instance, u64::from(instance));
+        member.on_control(START, FLOW, &sender.announcement(START).unwrap());
+        for _ in 0..4 {
+            transfer(&mut sender, &mut member, START, message(instance, 50_000));
+        }
+    }
+    let read = received(&mut member);
+    // Those of ended flows, and of the last one.
+    let most = (GroupOptions::default().receive_budget / 50_000 + 1) + 4;
+    assert!((5..=most).contains(&read.len()), "{} of at most {most}", read.len());
+    assert_eq!(member.stats().messages_lost, 39 * 4 - read.len() as u64);
 }
