@@ -492,6 +492,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// The symbols that came over each link.
+type SymbolsByLink = BTreeMap<u8, BTreeSet<u8>>;
+
 /// What a relay should do, without batches, memory, or repairs.
 #[derive(Default)]
 struct Model {
@@ -499,7 +502,7 @@ struct Model {
     is_member: bool,
     silent: BTreeSet<u8>,
     /// By source and flow: the symbols that came over each link, and those that came over any.
-    seen: BTreeMap<(u8, u8), (BTreeMap<u8, BTreeSet<u8>>, BTreeSet<u8>)>,
+    seen: BTreeMap<(u8, u8), (SymbolsByLink, BTreeSet<u8>)>,
 }
 
 impl Model {

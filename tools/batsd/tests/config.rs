@@ -167,6 +167,7 @@ fn errors_name_line_key_and_advice() {
         (good.replace("[tun]", "[tun]\nname = \"a/b\""), "node.toml:4: ", "no interface name"),
         (good.replace("[node]", "[node]\nlisten = []"), "node.toml: ", "names no address"),
         (good.replace("id = \"10.255.0.2\"\n", ""), "node.toml:5: ", "missing field `id`"),
+        (good.replace("10.255.0.2", "224.0.0.5"), "node.toml:6: ", "is the ID of a group"),
         (good.replace("[[peer]]", "[[peer]"), "node.toml:5: ", ""),
         (
             service("[[proxy]]\nlisten = \"0.0.0.0:1080\"\nexit = \"10.255.0.2\""),

@@ -89,6 +89,22 @@ mod tests {
         GroupKeys::derive(&PresharedKey::new([byte; 32]), &[salt; 16], flow).unwrap()
     }
 
+    /// HKDF-SHA256 and AES-256-GCM as docs/spec/groups.md says. The expected values come from another implementation.
+    #[test]
+    fn golden_announcement_and_symbol() {
+        let mut keys = keys(1, 2, KEY);
+        let mut packet = b"header".to_vec();
+        assert!(keys.seal(9, b"fields".to_vec(), &mut packet));
+        let mut symbol = [0; 23];
+        keys.symbols.seal(5, &mut symbol, |bytes| {
+            bytes[..5].copy_from_slice(b"hello");
+            5
+        });
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(hex(&packet[6..]), "cf0ec84bb74e56c3072e9b8175a4c9d0bb60cf021dff");
+        assert_eq!(hex(&symbol), "00051890d07d873953f1922cab3fe95c8c839ebf94f58e");
+    }
+
     #[test]
     fn keys_depend_on_key_salt_and_flow() {
         let mut packet = b"header".to_vec();

@@ -6,7 +6,8 @@ use bats_proto::relay::MAX_PATHS;
 use bats_proto::wire::flow::NodeId;
 
 use super::link::LinkId;
-use super::route_set::{RouteError, Via};
+use super::route_error::RouteError;
+use super::via::Via;
 
 /// How packets of a source to a group pass through this node.
 #[derive(Clone, Debug, PartialEq, Eq)]

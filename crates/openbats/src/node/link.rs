@@ -78,7 +78,7 @@ impl LinkPolicy {
     }
 
     /// Forwards at most this many payload bits per second for the neighbour, over all links with it
-    /// together; repairs of the losses behind this node count, too. What is beyond the rate waits at
+    /// together; repairs of the losses behind this node count, too, and so does each copy of a packet to a group. What is beyond the rate waits at
     /// this node, within the memory of its flow, and the nodes before it send less. End-to-end packets, as
     /// of handshakes, do not wait: those beyond the rate are dropped
     /// ([`RelayDropStats::rate_limited`](crate::node::RelayDropStats::rate_limited)).

@@ -81,10 +81,12 @@ mod link_table;
 mod links;
 #[cfg(feature = "node-core")]
 mod network;
+mod route_error;
 mod route_set;
 mod routes;
 mod session;
 mod state;
+mod via;
 #[cfg(feature = "virtual-time")]
 #[doc(hidden)]
 pub mod virtual_time;
@@ -111,10 +113,12 @@ pub use group_route::GroupRoute;
 pub use groups::{GroupReceiver, GroupSender};
 pub use link::{LinkError, LinkId, LinkOptions, LinkPolicy, LinkState, LinkStatus};
 pub use links::{Link, Links};
-pub use route_set::{MAX_DESTINATIONS, NextHop, RouteError, RouteSet, Via};
+pub use route_error::{MAX_DESTINATIONS, RouteError};
+pub use route_set::{NextHop, RouteSet};
 pub use routes::Routes;
 pub use session::Session;
 pub(crate) use state::{NodeSetup, NodeState};
+pub use via::Via;
 
 use crate::endpoint::Endpoint;
 use crate::error::ConnectError;

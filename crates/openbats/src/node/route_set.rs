@@ -7,33 +7,8 @@ use bats_proto::wire::flow::NodeId;
 
 use super::group_route::GroupRoute;
 use super::link::LinkId;
-use crate::fingerprint::Fingerprint;
-
-/// Most destinations of a [`RouteSet`].
-pub const MAX_DESTINATIONS: usize = 16_384;
-
-/// The next link, or links, on a path.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Via {
-    /// This link. A link that this node opened keeps its ID when it is established again.
-    Link(LinkId),
-    /// All links with the neighbour that has this certificate, whichever end opened them, now and
-    /// in future.
-    Neighbour(Fingerprint),
-}
-
-impl From<LinkId> for Via {
-    fn from(link: LinkId) -> Self {
-        Self::Link(link)
-    }
-}
-
-impl From<Fingerprint> for Via {
-    fn from(fingerprint: Fingerprint) -> Self {
-        Self::Neighbour(fingerprint)
-    }
-}
+use super::route_error::{MAX_DESTINATIONS, RouteError};
+use super::via::Via;
 
 /// A next hop of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -151,68 +126,10 @@ impl RouteSet {
     }
 }
 
-/// Why a set of routes was not taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RouteError {
-    /// A route leads over a link that the node does not have.
-    #[error("the route to {destination} leads over {link}, which this node does not have")]
-    UnknownLink {
-        /// The destination.
-        destination: NodeId,
-        /// The link.
-        link: LinkId,
-    },
-    /// A route leads to the node itself.
-    #[error("{0} is this node itself: it needs no route")]
-    Own(NodeId),
-    /// A destination has too many next hops.
-    #[error("the route to {destination} has {hops} next hops, and at most {MAX_PATHS} are used")]
-    TooManyHops {
-        /// The destination.
-        destination: NodeId,
-        /// Number of next hops.
-        hops: usize,
-    },
-    /// A group has no next hops as a node has, and cannot be a source.
-    #[error("{0} is a group: it can only be the group of a GroupRoute")]
-    Group(NodeId),
-    /// A route of a group is for a node.
-    #[error("{0} is no group: groups are the IDs of 224.0.0.0/4")]
-    NotAGroup(NodeId),
-    /// The route of this source to this group needs the neighbour that leads to the source, unless this node is the
-    /// source.
-    #[error(
-        "the route of {0} to {1} needs the neighbour that packets come from, and none if this node \
-         is the source"
-    )]
-    Incoming(NodeId, NodeId),
-    /// Two branches of a group use a link.
-    #[error("two branches of {group} use {link}")]
-    SharedLink {
-        /// The group.
-        group: NodeId,
-        /// The link.
-        link: LinkId,
-    },
-    /// The set has too many routes of groups.
-    #[error("{0} routes of groups are more than the {MAX_GROUP_ENTRIES} that a node keeps")]
-    TooManyGroups(usize),
-    /// The node was built without [`recoding`](super::NodeBuilder::recoding), so that it cannot repair the branches
-    /// of groups.
-    #[error("a node that does not recode has no routes of groups")]
-    NotRecoding,
-    /// The set has too many destinations.
-    #[error("{0} destinations are more than the {MAX_DESTINATIONS} that a node keeps")]
-    TooManyDestinations(usize),
-    /// The node was shut down.
-    #[error("the node is shut down")]
-    Closed,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fingerprint::Fingerprint;
 
     const OWN: NodeId = NodeId(1);
     const FAR: NodeId = NodeId(9);

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use bats_proto::wire::flow::NodeId;
 
 use super::link::LinkId;
-use super::route_set::{RouteError, RouteSet};
+use super::route_error::RouteError;
+use super::route_set::RouteSet;
 use crate::shared::Shared;
 
 /// The routes of a node; see [`Node::routes`](super::Node::routes).

@@ -1,6 +1,6 @@
 //! Messages to groups over loopback: a source, a relay and two members.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use openbats::node::{
     GroupError, GroupOptions, GroupReceiver, GroupRoute, LinkPolicy, Node, NodeId, RouteError,
@@ -79,13 +79,12 @@ fn two_members_get_the_messages_of_a_source_that_sends_them_once() {
     let threads = members.map(|member| std::thread::spawn(move || (receive(&member), member)));
     // Until the announcement has arrived, members read nothing. The last message is repeated until both have it.
     std::thread::sleep(Duration::from_millis(500));
-    let start = Instant::now();
-    for number in 0.. {
-        let number = u32::min(number, MESSAGES);
+    for turn in 0.. {
+        let number = u32::min(turn, MESSAGES);
         if number == MESSAGES && threads.iter().all(|thread| thread.is_finished()) {
             break;
         }
-        assert!(start.elapsed() < LIMIT);
+        assert!(turn < 100 * MESSAGES, "the last message does not arrive");
         let message = [&number.to_be_bytes()[..], &[number as u8; 1_000]].concat();
         source.send(message).wait_for(LIMIT).unwrap().unwrap();
         std::thread::sleep(Duration::from_millis(1));
@@ -117,11 +116,9 @@ fn calls_of_a_node_that_is_shut_down_fail() {
         (member, result)
     });
     std::thread::sleep(Duration::from_millis(100));
-    let start = Instant::now();
     node.shut_down(0, "");
     let (member, result) = waiting.join().unwrap();
     assert!(matches!(result, Err(RecvError::Closed(_))), "{result:?}");
-    assert!(start.elapsed() < LIMIT / 2);
     assert_eq!(member.try_recv(), None);
     // A membership that ended can begin again.
     let member = join(&tree.nodes[3]);

@@ -236,6 +236,10 @@ impl Source<'_> {
         if id.is_unspecified() {
             return Err(self.error(Some(value.span()), "0.0.0.0 is no node ID: use another one"));
         }
+        if id.is_multicast() {
+            let text = format!("{id} is the ID of a group: use one outside of 224.0.0.0/4");
+            return Err(self.error(Some(value.span()), &text));
+        }
         Ok(NodeId(id))
     }
 }

@@ -86,10 +86,13 @@ fn node(parameters: &Value) -> Result<NodeId, String> {
     let id: Ipv4Addr = text
         .parse()
         .map_err(|_| format!("'{text}' is not the ID of a node, written like an IPv4 address"))?;
-    match id.is_unspecified() {
-        true => Err("0.0.0.0 is no node ID".to_owned()),
-        false => Ok(NodeId(id)),
+    if id.is_unspecified() {
+        return Err("0.0.0.0 is no node ID".to_owned());
     }
+    if id.is_multicast() {
+        return Err(format!("{id} is the ID of a group, and not that of a node"));
+    }
+    Ok(NodeId(id))
 }
 
 /// Links by name, with their tiers: "north" or "north:1".

@@ -296,7 +296,7 @@ fn polluted_and_malformed_packets_are_counted() {
     assert!(stats.malformed >= 59, "{stats:?}");
 }
 
-/// Nobody but a member can make a flow end: what a relay sends costs neither messages that were received nor, after the
+/// No node without the key can make a flow end: what a relay sends costs neither messages that were received nor, after the
 /// next announcement, those that follow.
 #[test]
 fn packets_without_the_key_end_no_flow() {
