@@ -284,21 +284,6 @@ fn at_most_as_many_links_with_a_neighbour_as_routes_are_used_and_others_replace_
     assert!(links(&relay).contains(&99) && !links(&relay).contains(&5));
 }
 
-/// The only link with a neighbour is no reason to keep it for sessions that have another route.
-#[test]
-fn without_direct_sessions_a_neighbour_does_not_count_as_a_destination() {
-    let failed = LinkView { potentially_failed: true, ..view(10_000_000, 20) };
-    for is_used in [false, true] {
-        let mut relay = relay(&[(LINK_UP, Some(OTHER)), (LINK_DOWN, Some(PEER))]);
-        for link in [LINK_UP, LINK_DOWN] {
-            assert!(relay.add_route(NOW, KEY.destination, link));
-        }
-        relay.set_direct(NOW, PEER, is_used);
-        relay.set_view(NOW, LINK_DOWN, &failed);
-        assert_eq!(relay.is_alive(LINK_DOWN), is_used, "for direct sessions it is the only one");
-    }
-}
-
 /// A reset for a flow without a session, for instance.
 #[test]
 fn answers_in_direct_flows_leave_over_a_link_with_the_neighbour() {

@@ -94,7 +94,7 @@ impl Run {
         let key = FlowKey {
             destination: NodeId(u32::from(b) % NODES),
             source: NodeId(u32::from(b >> 2) % NODES),
-            flow: u32::from(b >> 4) % 3 | if b >> 4 > 11 { DIRECT_FLOW } else { 0 },
+            flow: (u32::from(b >> 4) % 3) | if b >> 4 > 11 { DIRECT_FLOW } else { 0 },
         };
         match kind % 16 {
             0..=4 => self.deliver_coded(script, link, key, c),

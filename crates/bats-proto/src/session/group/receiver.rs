@@ -24,9 +24,9 @@ use crate::wire::varint::Reader;
 /// Time for which the last symbols are awaited after the end was announced: longer than relays hold them on a hop.
 const END_WAIT: Duration = Duration::from_secs(1);
 
-/// Symbols that a receiver may be ahead of an authentic announcement: more than a source sends in the second between two
-/// of them, at 2 Gbit/s. Half of what one packet can move a receiver by.
-const MAX_AHEAD: u64 = 1 << 18;
+/// Symbols that a receiver may be ahead of an announcement if none was authentic since the one before: those of packets
+/// that overtake it.
+const MAX_AHEAD: u64 = 4_096;
 
 /// A member of a group.
 #[derive(Debug)]
@@ -52,6 +52,8 @@ struct Source {
     /// When it was last announced.
     heard_at: Timestamp,
     incoming: TimelyIncoming,
+    /// Whether a symbol was authentic since the last announcement.
+    has_taken: bool,
     /// Messages that were lost before it was restarted.
     lost_before: u64,
     inbox: Inbox,
@@ -101,11 +103,9 @@ impl GroupReceiver {
         if let Some(source) = self.sources.get_mut(&id).filter(|source| source.salt == salt) {
             let announced = read(&source.keys)?;
             source.heard_at = now;
-            if source
-                .incoming
-                .seen_end()
-                .is_some_and(|end| end.saturating_sub(announced.first_symbol) > MAX_AHEAD)
-            {
+            let has_taken = core::mem::take(&mut source.has_taken);
+            let end = source.incoming.seen_end().unwrap_or(0);
+            if !has_taken && end.saturating_sub(announced.first_symbol) > MAX_AHEAD {
                 source.restart(&announced, &self.options);
             }
             if announced.is_end {
@@ -273,6 +273,7 @@ impl Source {
             keys,
             heard_at: now,
             incoming: incoming(announced, options),
+            has_taken: false,
             lost_before: 0,
             inbox: Inbox::default(),
             polluted: 0,
@@ -324,7 +325,10 @@ impl Source {
         while self.incoming.has_ready() {
             let (room, keys) = ((options.receive_budget, true), &mut self.keys.symbols);
             match self.incoming.take(&mut self.inbox, None, room, Some(keys)) {
-                Ok(taken) => self.polluted = self.polluted.saturating_add(taken.polluted),
+                Ok(taken) => {
+                    self.has_taken |= taken.polluted == 0;
+                    self.polluted = self.polluted.saturating_add(taken.polluted);
+                }
                 // A member has sealed it.
                 Err(_) => malformed = malformed.saturating_add(1),
             }

@@ -7,8 +7,10 @@ use super::*;
 use crate::config::PresharedKey;
 use crate::error::SendError;
 use crate::wire::announcement::{Announcement, AnnouncementHeader};
+use crate::wire::coding::SourceHeader;
 use crate::wire::flow::FlowKey;
 use crate::wire::short_header::PacketKind;
+use crate::wire::varint::Writer;
 
 const FLOW: FlowKey =
     FlowKey { destination: NodeId(0xe000_0001), source: NodeId(5), flow: 0x0102_0304 };
@@ -304,15 +306,20 @@ fn packets_without_the_key_end_no_flow() {
     member.on_control(START, FLOW, &sender.announcement(START).unwrap());
     transfer(&mut sender, &mut member, START, message(1, 9));
     // A symbol far ahead.
-    let far = [&(1_u32 << 19).to_be_bytes()[..], &[0; 40]].concat();
-    member.on_coded(START, FLOW, PacketKind::Source, &far);
+    for number in [5_000, 1_000_000] {
+        let mut far = vec![0; 4];
+        SourceHeader::new(number).encode(&mut Writer::new(&mut far)).unwrap();
+        far.extend([0; 40]);
+        member.on_coded(START, FLOW, PacketKind::Source, &far);
+    }
     transfer(&mut sender, &mut member, START, message(2, 9));
-    let later = START + Duration::from_millis(10);
-    member.on_control(later, FLOW, &sender.announcement(later).unwrap());
-    transfer(&mut sender, &mut member, later, message(3, 9));
-    // Message 2 was refused if the receiver had moved on.
-    let read = received(&mut member);
-    assert_eq!((read.first(), read.last()), (Some(&(5, 1, 9)), Some(&(5, 3, 9))), "{read:?}");
+    // Before the first of these, a symbol was authentic; before the second, none.
+    for at in [10, 20] {
+        let later = START + Duration::from_millis(at);
+        member.on_control(later, FLOW, &sender.announcement(later).unwrap());
+    }
+    transfer(&mut sender, &mut member, START, message(3, 9));
+    assert_eq!(received(&mut member), [(5, 1, 9), (5, 3, 9)], "the second was refused");
 }
 
 /// Restarts of a source cannot fill the memory of a member that reads nothing.
