@@ -23,7 +23,7 @@ impl Relay {
 
     /// Replaces all links for packets to `destination` at once, each with its tier: the responsive
     /// links of the lowest tier are used. An empty list removes the route. Returns false and changes
-    /// nothing if there are more than [`MAX_PATHS`](super::MAX_PATHS), or if the destination is a group.
+    /// nothing if there are more than [`MAX_PATHS`], or if the destination is a group.
     pub fn set_routes(
         &mut self,
         now: Timestamp,
@@ -95,7 +95,7 @@ impl Relay {
     }
 
     /// Adds `link` to the links for packets to `destination`. Returns false if there are
-    /// [`MAX_PATHS`](super::MAX_PATHS) already, or if the destination is a group.
+    /// [`MAX_PATHS`] already, or if the destination is a group.
     pub fn add_route(&mut self, now: Timestamp, destination: NodeId, link: LinkId) -> bool {
         if self.routes.contains(destination.into(), link) {
             return true;
