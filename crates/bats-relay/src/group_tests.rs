@@ -372,6 +372,25 @@ fn packets_that_no_entry_accepts_take_no_state() {
     assert_eq!((stats.dropped.unroutable, relay.pop_event()), (0, None));
 }
 
+/// A neighbour that connects again has a new link, and the entry then names that one alone.
+#[test]
+fn branch_keeps_what_it_holds_if_its_neighbour_connects_again() {
+    let mut network = Network::new(3, &[(0, 1), (1, 2), (1, 2)]);
+    network.set_entry(1, &[0], &[&[1]]);
+    let (now, seen) = (network.now(), view(12_000_000, 4));
+    for number in 0..5 {
+        let packet = source_packet(KEY, number);
+        network.nodes[1].on_packet(now, LinkId(1), &seen, PacketKind::Source, &packet);
+    }
+    network.set_entry(1, &[0], &[&[2]]);
+    let relay = &mut network.nodes[1];
+    let mut sent = |link: u64| {
+        let pull = |number| relay.pull(now, LinkId(link), &seen, number, &mut Vec::new());
+        (1..100).map_while(pull).count()
+    };
+    assert_eq!((sent(2), sent(3)), (0, 5));
+}
+
 /// A neighbour without transit reaches the members here, and nothing beyond.
 #[test]
 fn policy_without_transit_delivers_here_only() {

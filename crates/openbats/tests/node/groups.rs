@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use openbats::node::{
-    GroupError, GroupOptions, GroupReceiver, GroupRoute, LinkPolicy, Node, NodeId, RouteError,
-    RouteSet,
+    GroupError, GroupOptions, GroupReceiver, GroupRoute, GroupSender, LinkPolicy, Node, NodeId,
+    RouteError, RouteSet,
 };
 use openbats::{PresharedKey, RecvError, SendError, Wait};
 
@@ -100,6 +100,54 @@ fn two_members_get_the_messages_of_a_source_that_sends_them_once() {
     let symbols = source.stats().unwrap().symbols;
     assert!(sender.forwarded <= symbols, "each packet once: {sender:?}");
     assert!(relay.forwarded <= 2 * symbols, "each packet once for each member: {relay:?}");
+}
+
+/// Sends until a member reads: it has the announcement then.
+fn begin(sender: &GroupSender, member: &GroupReceiver) {
+    let is_read = (0..1_000).any(|_| {
+        sender.send("begin").wait_for(LIMIT).unwrap().unwrap();
+        member.recv().wait_for(Duration::from_millis(20)).is_ok()
+    });
+    assert!(is_read, "no message has arrived");
+}
+
+#[test]
+fn node_that_ends_sends_what_was_queued_for_a_group() {
+    let mut tree = Tree::start();
+    let member = join(&tree.nodes[2]);
+    tree.set_routes();
+    let sender = tree.nodes[0].group_sender(GROUP, &key(), GroupOptions::default()).unwrap();
+    begin(&sender, &member);
+    for number in 0..300_u32 {
+        let message = [&number.to_be_bytes()[..], &[0; 1_000]].concat();
+        sender.send(message).wait_for(LIMIT).unwrap().unwrap();
+    }
+    drop(tree.nodes.remove(0));
+    drop(sender);
+    let last = 299_u32.to_be_bytes();
+    while !member.recv().wait_for(LIMIT).unwrap().unwrap().message.starts_with(&last) {}
+}
+
+#[test]
+fn changed_route_of_a_group_takes_nothing_from_the_former_neighbour() {
+    let tree = Tree::start();
+    let member = join(&tree.nodes[2]);
+    tree.set_routes();
+    let sender = tree.nodes[0].group_sender(GROUP, &key(), GroupOptions::default()).unwrap();
+    begin(&sender, &member);
+    // There is no link with this neighbour.
+    let other = openbats::Fingerprint([9; 32]);
+    let route = GroupRoute::new(id(0), GROUP).from(other).to(tree.world.print(2));
+    let relay = &tree.nodes[1];
+    relay.routes().replace(RouteSet::new().group(route)).unwrap();
+    let before = relay.relay_stats();
+    let is_dropped = (0..1_000).any(|_| {
+        sender.send("late").wait_for(LIMIT).unwrap().unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        relay.relay_stats().dropped.not_incoming > before.dropped.not_incoming
+    });
+    assert!(is_dropped, "{:?}", relay.relay_stats());
+    assert_eq!(relay.relay_stats().forwarded, before.forwarded);
 }
 
 #[test]

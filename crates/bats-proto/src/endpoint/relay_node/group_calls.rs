@@ -153,10 +153,9 @@ impl RelayNode {
 
     /// See [`Endpoint::leave_group`](crate::Endpoint::leave_group).
     pub(in crate::endpoint) fn leave_group(&mut self, handle: GroupHandle) {
-        let members = self.groups.members.iter();
-        let group =
-            members.filter(|(_, (member, _))| *member == handle).map(|(&group, _)| group).next();
-        if let Some(group) = group {
+        let mut members = self.groups.members.iter();
+        let member = members.find(|(_, (member, _))| *member == handle);
+        if let Some(group) = member.map(|(&group, _)| group) {
             self.groups.members.remove(&group);
             self.groups.readable.remove(&group);
             self.relay.set_member(group, false);
