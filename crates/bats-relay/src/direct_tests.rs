@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::tests::{KEY, LINK_DOWN, LINK_UP, NOW, relayed, symbol, view};
+use super::tests::{LINK_DOWN, LINK_UP, NOW, relayed, symbol, view};
 use super::*;
 use bats_wire::coding::SourceHeader;
 use bats_wire::flow::DIRECT_FLOW;
