@@ -49,7 +49,8 @@ pub use config::{
 };
 pub use crypto::{KeyLog, SessionStore};
 pub use endpoint::{
-    ConnectionHandle, Endpoint, GroupHandle, Input, Local, Output, Received, Steering, Transmit,
+    ConnectionCalls, ConnectionHandle, Endpoint, GroupHandle, Input, Local, Output, Received,
+    Steering, Transmit,
 };
 pub use error::{CloseReason, ConnectError, GroupError, SendError};
 pub use event::Event;

@@ -3,6 +3,7 @@
 
 mod io;
 mod setup;
+mod shared;
 
 use core::net::IpAddr;
 use core::time::Duration;
@@ -22,6 +23,7 @@ use crate::wire::flow::{FlowKey, NodeId};
 use crate::wire::stateless_reset::RESET_TOKEN_LEN;
 
 pub(crate) use setup::Setup;
+pub(crate) use shared::SharedConnection;
 
 /// One session over one link.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 use core::time::Duration;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use bats_types::Timestamp;
 use bytes::Bytes;
@@ -63,7 +63,7 @@ impl Pair {
         pair
     }
 
-    fn connection(&mut self, peer: usize) -> Option<&mut Connection> {
+    fn connection(&mut self, peer: usize) -> Option<MutexGuard<'_, Connection>> {
         self.world.nodes[peer].connections.get_mut(self.handles[peer])
     }
 

@@ -7,7 +7,7 @@ use core::time::Duration;
 use bats_types::Timestamp;
 use bytes::Bytes;
 
-use super::{ConnectionHandle, Endpoint};
+use super::{ConnectionCalls, ConnectionHandle, Endpoint};
 use crate::config::{Mode, PeerLimits};
 use crate::connection::Connection;
 use crate::error::SendError;
@@ -15,6 +15,17 @@ use crate::session::channel::{ChannelError, ChannelId, ChannelStats};
 use crate::stats::ConnectionStats;
 
 impl Endpoint {
+    /// The calls for a connection that need only its lock. When it has ended, they send nothing more, and those that
+    /// only look answer with its last state.
+    pub fn calls(&self, handle: ConnectionHandle) -> Option<ConnectionCalls> {
+        self.connections.shared(handle).cloned().map(ConnectionCalls::new)
+    }
+
+    /// A call of [`ConnectionCalls`] may have led to packets or events.
+    pub fn mark_called(&mut self, handle: ConnectionHandle) {
+        self.connections.mark_dirty(handle);
+    }
+
     /// Sends a message; it is kept until it is acknowledged. Before
     /// [`Event::Connected`](crate::Event::Connected) only early data is accepted: see
     /// [`TransportConfig::early_data`](crate::TransportConfig::early_data).
@@ -51,25 +62,18 @@ impl Endpoint {
         message: Bytes,
         deadline: Option<Duration>,
     ) -> Result<(), SendError> {
-        let connection = self.connections.get_mut(handle).ok_or(SendError::Closed)?;
-        let result = connection.send(now, message, deadline);
-        self.connections.mark_dirty(handle);
-        result
+        let send = |connection: &mut Connection| connection.send(now, message, deadline);
+        self.connections.change(handle, send).unwrap_or(Err(SendError::Closed))
     }
 
     /// Ends the sending direction; the peer is notified after the last message.
     pub fn finish(&mut self, _now: Timestamp, handle: ConnectionHandle) -> Result<(), SendError> {
-        let connection = self.connections.get_mut(handle).ok_or(SendError::Closed)?;
-        let result = connection.finish();
-        self.connections.mark_dirty(handle);
-        result
+        self.connections.change(handle, Connection::finish).unwrap_or(Err(SendError::Closed))
     }
 
     /// Returns the next message in order; `None` if there is none now.
     pub fn recv(&mut self, now: Timestamp, handle: ConnectionHandle) -> Option<Bytes> {
-        let message = self.connections.get_mut(handle)?.recv(now);
-        self.connections.mark_dirty(handle);
-        message
+        self.connections.change(handle, |connection| connection.recv(now))?
     }
 
     /// Whether the peer has finished and the application has read every message.
@@ -86,10 +90,7 @@ impl Endpoint {
     /// Closes the connection at once; unsent data is dropped. [`Event::Closed`](crate::Event::Closed)
     /// follows.
     pub fn close(&mut self, now: Timestamp, handle: ConnectionHandle, code: u64, reason: &str) {
-        if let Some(connection) = self.connections.get_mut(handle) {
-            connection.close(now, code, reason);
-            self.connections.mark_dirty(handle);
-        }
+        self.connections.change(handle, |connection| connection.close(now, code, reason));
     }
 
     /// A sample of the connection's statistics.
@@ -133,10 +134,7 @@ impl Endpoint {
         handle: ConnectionHandle,
         call: impl FnOnce(&mut Connection) -> Result<T, ChannelError>,
     ) -> Result<T, ChannelError> {
-        let connection = self.connections.get_mut(handle).ok_or(ChannelError::Closed)?;
-        let result = call(connection);
-        self.connections.mark_dirty(handle);
-        result
+        self.connections.change(handle, call).unwrap_or(Err(ChannelError::Closed))
     }
 
     /// Opens a channel, without a round trip: the peer learns of it by its first byte or its end.
@@ -277,9 +275,9 @@ impl Endpoint {
     /// Whether frames of channels wait to be sent, such as the credit for bytes that were read.
     pub fn has_channel_control(&mut self, handle: ConnectionHandle) -> bool {
         let connection = self.connections.get_mut(handle);
-        connection
-            .and_then(|connection| connection.channels().ok())
-            .is_some_and(|c| c.has_control())
+        connection.is_some_and(|mut connection| {
+            connection.channels().is_ok_and(|channels| channels.has_control())
+        })
     }
 
     /// Counters and credit of a channel.
@@ -292,7 +290,7 @@ impl Endpoint {
         handle: ConnectionHandle,
         id: ChannelId,
     ) -> Result<ChannelStats, ChannelError> {
-        let connection = self.connections.get_mut(handle).ok_or(ChannelError::Closed)?;
+        let mut connection = self.connections.get_mut(handle).ok_or(ChannelError::Closed)?;
         connection.channels()?.stats(id)
     }
 }

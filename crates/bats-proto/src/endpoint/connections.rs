@@ -2,6 +2,7 @@
 //! order in which they are polled.
 
 use std::collections::BTreeMap;
+use std::sync::MutexGuard;
 
 use bats_types::{StuckTimers, Timestamp};
 use rand::Rng;
@@ -10,7 +11,7 @@ use rustc_hash::FxHashMap;
 use super::handle::ConnectionHandle;
 use super::schedule::Schedule;
 use super::steering::Steering;
-use crate::connection::{Connection, Setup};
+use crate::connection::{Connection, Setup, SharedConnection};
 use crate::remote::Remote;
 use crate::wire::long_header::ORIGINAL_CID_LEN;
 
@@ -21,7 +22,7 @@ type First = (Remote, [u8; ORIGINAL_CID_LEN]);
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     /// Connections with neighbours, which datagrams of the network reach.
-    links: BTreeMap<ConnectionHandle, Box<Connection>>,
+    links: BTreeMap<ConnectionHandle, SharedConnection>,
     /// End-to-end sessions over relays, whose coded packets links send.
     sessions: Sessions,
     next_handle: u64,
@@ -40,16 +41,20 @@ pub(super) struct Connections {
 /// The end-to-end sessions of an endpoint over relays.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    by_handle: BTreeMap<ConnectionHandle, Box<Connection>>,
+    by_handle: BTreeMap<ConnectionHandle, SharedConnection>,
 }
 
 impl Sessions {
-    pub(super) fn get(&self, handle: ConnectionHandle) -> Option<&Connection> {
-        self.by_handle.get(&handle).map(|session| &**session)
+    pub(super) fn get(&self, handle: ConnectionHandle) -> Option<MutexGuard<'_, Connection>> {
+        self.by_handle.get(&handle).map(SharedConnection::lock)
     }
 
-    pub(super) fn get_mut(&mut self, handle: ConnectionHandle) -> Option<&mut Connection> {
-        self.by_handle.get_mut(&handle).map(|session| &mut **session)
+    /// As [`Connections::get_mut`].
+    pub(super) fn get_mut(
+        &mut self,
+        handle: ConnectionHandle,
+    ) -> Option<MutexGuard<'_, Connection>> {
+        self.get(handle)
     }
 }
 
@@ -73,7 +78,7 @@ impl Connections {
             Remote::Network(_) => &mut self.links,
             Remote::Relays(_) => &mut self.sessions.by_handle,
         };
-        table.insert(handle, Box::new(Connection::new(now, setup)));
+        table.insert(handle, SharedConnection::new(Connection::new(now, setup)));
         self.mark_dirty(handle);
         handle
     }
@@ -85,11 +90,12 @@ impl Connections {
     }
 
     /// Removes a connection that has ended. Its timer stays until it is set to `None`.
-    pub(super) fn remove(&mut self, handle: ConnectionHandle) -> Option<Box<Connection>> {
+    pub(super) fn remove(&mut self, handle: ConnectionHandle) -> Option<SharedConnection> {
         let removed = self.links.remove(&handle);
         let connection = removed.or_else(|| self.sessions.by_handle.remove(&handle))?;
         self.stuck_timers.forget(handle);
-        self.by_cid.remove(&connection.local_cid());
+        let local_cid = connection.lock().local_cid();
+        self.by_cid.remove(&local_cid);
         if let Some(first) = self.firsts.remove(&handle) {
             self.by_first.remove(&first);
         }
@@ -100,28 +106,35 @@ impl Connections {
     pub(super) fn split(
         &mut self,
         link: ConnectionHandle,
-    ) -> Option<(&mut Connection, &mut Sessions)> {
-        Some((self.links.get_mut(&link)?, &mut self.sessions))
+    ) -> Option<(MutexGuard<'_, Connection>, &mut Sessions)> {
+        Some((self.links.get(&link)?.lock(), &mut self.sessions))
     }
 
     // Links come first: a plain connection costs one look-up.
 
-    pub(super) fn get(&self, handle: ConnectionHandle) -> Option<&Connection> {
-        match self.links.get(&handle) {
-            Some(link) => Some(link),
-            None => self.sessions.get(handle),
-        }
+    /// The connection with its lock, for calls of the application.
+    pub(super) fn shared(&self, handle: ConnectionHandle) -> Option<&SharedConnection> {
+        self.links.get(&handle).or_else(|| self.sessions.by_handle.get(&handle))
     }
 
-    pub(super) fn get_mut(&mut self, handle: ConnectionHandle) -> Option<&mut Connection> {
-        match self.links.get_mut(&handle) {
-            Some(link) => Some(link),
-            None => self.sessions.get_mut(handle),
-        }
+    /// The connection, locked: only one at a time may be held.
+    pub(super) fn get(&self, handle: ConnectionHandle) -> Option<MutexGuard<'_, Connection>> {
+        self.shared(handle).map(SharedConnection::lock)
+    }
+
+    /// The connection, locked. That this borrows the table proves that the
+    /// endpoint has locked no other one.
+    pub(super) fn get_mut(
+        &mut self,
+        handle: ConnectionHandle,
+    ) -> Option<MutexGuard<'_, Connection>> {
+        self.get(handle)
     }
 
     /// All connections, in the order in which they began.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (ConnectionHandle, &Connection)> {
+    pub(super) fn iter(
+        &self,
+    ) -> impl Iterator<Item = (ConnectionHandle, MutexGuard<'_, Connection>)> {
         let mut links = self.links.iter().peekable();
         let mut sessions = self.sessions.by_handle.iter().peekable();
         let next = move || {
@@ -131,7 +144,11 @@ impl Connections {
             };
             if is_session_next { sessions.next() } else { links.next() }
         };
-        core::iter::from_fn(next).map(|(handle, connection)| (*handle, &**connection))
+        core::iter::from_fn(next).map(|(handle, connection)| (*handle, connection.lock()))
+    }
+
+    pub(super) fn contains(&self, handle: ConnectionHandle) -> bool {
+        self.shared(handle).is_some()
     }
 
     /// Their number.
@@ -159,6 +176,17 @@ impl Connections {
         }
     }
 
+    /// Changes a connection, after which it may have output.
+    pub(super) fn change<T>(
+        &mut self,
+        handle: ConnectionHandle,
+        change: impl FnOnce(&mut Connection) -> T,
+    ) -> Option<T> {
+        let result = change(&mut *self.get_mut(handle)?);
+        self.mark_dirty(handle);
+        Some(result)
+    }
+
     /// A connection may have output.
     pub(super) fn mark_dirty(&mut self, handle: ConnectionHandle) {
         self.schedule.mark_dirty(handle);
@@ -177,10 +205,8 @@ impl Connections {
     /// Handles the timers that are due.
     pub(super) fn handle_timeout(&mut self, now: Timestamp) {
         while let Some(handle) = self.schedule.pop_due(now) {
-            if let Some(connection) = self.get_mut(handle) {
-                connection.handle_timeout(now);
+            if self.change(handle, |connection| connection.handle_timeout(now)).is_some() {
                 self.stuck_timers.on_handled(handle, now);
-                self.mark_dirty(handle);
             }
         }
     }
@@ -192,15 +218,12 @@ impl Connections {
         if !self.stuck_timers.watches(handle) {
             return false;
         }
-        let Some(connection) = self.get(handle) else { return false };
-        let timeout = connection.next_timeout(now);
+        let timeout = self.get(handle).map(|connection| connection.next_timeout(now));
+        let Some(timeout) = timeout else { return false };
         if !self.stuck_timers.is_stuck(handle, timeout) {
             return false;
         }
-        if let Some(connection) = self.get_mut(handle) {
-            connection.on_stuck_timer(now);
-        }
-        self.mark_dirty(handle);
+        self.change(handle, |connection| connection.on_stuck_timer(now));
         true
     }
 }

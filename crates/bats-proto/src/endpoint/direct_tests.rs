@@ -91,8 +91,9 @@ fn ordinary_sessions_take_no_answer_without_tls() {
         let mut endpoint = node(None);
         let session = endpoint.connect_in_flow(NOW, key, "node.example", client()).unwrap();
         let mut flight = vec![0; MIN_INITIAL_DATAGRAM];
-        let connection = endpoint.connections.get_mut(session).unwrap();
+        let mut connection = endpoint.connections.get_mut(session).unwrap();
         let outgoing = connection.poll_transmit(NOW, &mut flight, None).unwrap();
+        drop(connection);
         flight.truncate(outgoing.len);
         let Some(FirstPacket::Initial(initial)) = parse_first(&flight) else {
             panic!("no Initial")

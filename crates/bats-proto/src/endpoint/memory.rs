@@ -97,7 +97,7 @@ impl Memory {
         wanted: usize,
     ) {
         let Some(connection) = connections.get(handle) else { return };
-        self.ledger.add(account_of(connection));
+        self.ledger.add(account_of(&connection));
         if connection.session().memory_limit() < wanted {
             self.shares.want(handle, wanted);
         }
@@ -130,7 +130,7 @@ impl Memory {
                 // Other peers have got the memory meanwhile.
                 self.refusals += 1;
                 self.shares.refuse(handle);
-                if let Some(connection) = connections.get_mut(handle) {
+                if let Some(mut connection) = connections.get_mut(handle) {
                     connection.close_for_lack_of_memory(now);
                 }
                 return true;
@@ -155,8 +155,8 @@ impl Memory {
     ) -> bool {
         let Some(wanted) = self.shares.wanted(handle) else { return false };
         let others = self.others(connections);
-        let Some(connection) = connections.get_mut(handle) else { return false };
-        let (account, limit) = (account_of(connection), connection.session().memory_limit());
+        let Some(mut connection) = connections.get_mut(handle) else { return false };
+        let (account, limit) = (account_of(&connection), connection.session().memory_limit());
         // As if it began now.
         self.ledger.remove(account);
         let raised = self.ledger.limit(wanted, account.least, others).unwrap_or(limit);
@@ -181,10 +181,10 @@ impl Memory {
             return MemoryChange::None;
         }
         let others = self.others(connections);
-        let Some(connection) = connections.get_mut(handle) else { return MemoryChange::None };
+        let Some(mut connection) = connections.get_mut(handle) else { return MemoryChange::None };
         let Some(needed) = connection.memory_demand() else { return MemoryChange::None };
         let (account, was_short) =
-            (account_of(connection), connection.session().is_short_of_memory());
+            (account_of(&connection), connection.session().is_short_of_memory());
         let present = account.charged;
         // Half as much again, so that a steady flow does not change it all the time.
         let is_less = needed + needed / 2 < present;

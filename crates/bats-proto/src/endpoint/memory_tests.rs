@@ -1,6 +1,6 @@
 //! Peers with spoofed addresses are charged no memory, and lower limits are raised later.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use bats_types::Timestamp;
 
@@ -84,7 +84,7 @@ fn first_part(client: &mut MisbehavingClient, length: u64) -> Vec<u8> {
     client.packet(PacketKind::Source, &payload[..len]).expect("the handshake is complete")
 }
 
-fn connection(server: &Endpoint, handle: ConnectionHandle) -> &Connection {
+fn connection(server: &Endpoint, handle: ConnectionHandle) -> MutexGuard<'_, Connection> {
     server.connections.get(handle).expect("it is open")
 }
 

@@ -5,6 +5,7 @@ mod admission;
 mod aead_limit_tests;
 mod answers;
 mod calls;
+mod connection_calls;
 mod connections;
 #[cfg(test)]
 mod direct_tests;
@@ -37,7 +38,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha20Rng;
 
 use crate::config::{ClientConfig, EndpointConfig, PresharedKey, Security, TransportConfig};
-use crate::connection::Setup;
+use crate::connection::{Connection, Setup};
 use crate::datagram::{Incoming, Outgoing};
 pub use crate::datagram::{Local, Received, Transmit};
 use crate::error::{CloseReason, ConnectError};
@@ -51,6 +52,7 @@ use crate::wire::flow::FlowKey;
 use crate::wire::parameters::TransportParameters;
 use crate::wire::short_header;
 
+pub use connection_calls::ConnectionCalls;
 pub use handle::{ConnectionHandle, GroupHandle};
 pub use steering::Steering;
 
@@ -322,19 +324,18 @@ impl Endpoint {
                 None => return,
             }
         };
-        match route.and_then(|handle| Some((handle, self.connections.get_mut(handle)?))) {
-            Some((handle, connection)) => {
-                if !connection.takes_from(datagram.remote) {
-                    self.stats.datagrams_dropped += 1;
-                    return;
-                }
-                connection.handle_datagram(now, datagram);
-                self.memory.balance(now, &mut self.connections, handle);
-                self.connections.mark_dirty(handle);
-                self.fetch_relay_inputs(now, handle);
-            }
-            None => self.handle_unknown_cid(now, &datagram),
-        }
+        // The tables name no connection that has ended.
+        let Some(handle) = route else { return self.handle_unknown_cid(now, &datagram) };
+        let connection = self.connections.get_mut(handle);
+        let Some(mut connection) = connection.filter(|one| one.takes_from(datagram.remote)) else {
+            self.stats.datagrams_dropped += 1;
+            return;
+        };
+        connection.handle_datagram(now, datagram);
+        drop(connection);
+        self.memory.balance(now, &mut self.connections, handle);
+        self.connections.mark_dirty(handle);
+        self.fetch_relay_inputs(now, handle);
     }
 
     /// Finds or creates the connection for a datagram with long headers, or answers it statelessly.
@@ -500,8 +501,8 @@ impl Endpoint {
             return Output::Transmit(transmit);
         }
         while let Some(handle) = self.connections.schedule_mut().first_dirty() {
-            if let Some(connection) = self.connections.get_mut(handle) {
-                if let Some(event) = connection.pop_event() {
+            if self.connections.contains(handle) {
+                if let Some(event) = self.pop_event(handle) {
                     return self.report_event(handle, event);
                 }
                 if let Some(outgoing) = self.poll_connection(now, handle, buffer) {
@@ -518,8 +519,7 @@ impl Endpoint {
                     self.connections.schedule_mut().defer_first();
                     return Output::Transmit(outgoing.to(remote));
                 }
-                let connection = self.connections.get_mut(handle);
-                if let Some(event) = connection.and_then(|connection| connection.pop_event()) {
+                if let Some(event) = self.pop_event(handle) {
                     return self.report_event(handle, event);
                 }
             }
@@ -529,6 +529,10 @@ impl Endpoint {
         let own = self.connections.next_timeout();
         let relay_timeout = self.relay_node.as_ref().and_then(RelayNode::next_timeout);
         Output::Timeout(Timestamp::earlier(own, relay_timeout))
+    }
+
+    fn pop_event(&mut self, handle: ConnectionHandle) -> Option<Event> {
+        self.connections.get_mut(handle)?.pop_event()
     }
 
     fn report_event(&mut self, handle: ConnectionHandle, event: Event) -> Output {
@@ -548,8 +552,8 @@ impl Endpoint {
 
     /// A connection is established: records its token, if this end is the client.
     fn record_reset_token(&mut self, handle: ConnectionHandle) {
-        let connection = self.connections.get(handle);
-        if let Some(token) = connection.and_then(|connection| connection.reset_token()) {
+        let Some(connection) = self.connections.get(handle) else { return };
+        if let Some(token) = connection.reset_token() {
             self.unknown_packets.record_token(token, handle);
         }
     }
@@ -563,11 +567,9 @@ impl Endpoint {
         else {
             return;
         };
+        drop(connection);
         for old in self.instances.insert(handle, peer, instance) {
-            if let Some(connection) = self.connections.get_mut(old) {
-                connection.on_restarted_peer();
-                self.connections.mark_dirty(old);
-            }
+            self.connections.change(old, Connection::on_restarted_peer);
         }
     }
 
@@ -602,8 +604,9 @@ impl Endpoint {
             self.stats.timers_stuck += 1;
             return;
         }
-        let Some(connection) = self.connections.get(handle) else { return };
-        if connection.is_established() {
+        let is_established = self.connections.get(handle).map(|one| one.is_established());
+        let Some(is_established) = is_established else { return };
+        if is_established {
             if let Some(server) = &mut self.server {
                 server.remove_half_open(handle);
             }
@@ -618,13 +621,12 @@ impl Endpoint {
         let Some(connection) = self.connections.get(handle) else { return };
         let has_data = connection.has_end_to_end_data();
         let key = connection.flow_key();
-        let next = if connection.is_dead() {
+        let next = (!connection.is_dead()).then(|| connection.next_timeout(now));
+        drop(connection);
+        if next.is_none() {
             self.remove_connection(now, handle);
-            None
-        } else {
-            connection.next_timeout(now)
-        };
-        self.connections.schedule_mut().set_timer(handle, next);
+        }
+        self.connections.schedule_mut().set_timer(handle, next.flatten());
         if let (Some(relay_node), Some(key)) = (&mut self.relay_node, key) {
             relay_node.update_session(&mut self.connections, key, has_data, was_polled_empty);
         }
@@ -632,6 +634,8 @@ impl Endpoint {
 
     fn remove_connection(&mut self, now: Timestamp, handle: ConnectionHandle) {
         if let Some(connection) = self.connections.remove(handle) {
+            // Calls of the application may still have it.
+            let connection = connection.lock();
             self.memory.release(now, &mut self.connections, handle, &connection);
             if let Some(token) = connection.reset_token() {
                 self.unknown_packets.forget_token(token, handle);

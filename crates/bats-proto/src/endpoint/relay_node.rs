@@ -42,12 +42,13 @@ impl RelayNode {
         link: ConnectionHandle,
         policy: LinkPolicy,
     ) -> bool {
-        let Some(connection) = connections.get_mut(link) else { return false };
+        let Some(mut connection) = connections.get_mut(link) else { return false };
         if !connection.is_established() || connection.flow_key().is_some() {
             return false;
         }
         connection.link_mut().admit();
         let feedback = connection.peer_reports_batches();
+        drop(connection);
         self.relay.add_link(LinkId(link.0), feedback);
         self.relay.set_policy(now, LinkId(link.0), policy);
         self.wake_links(connections);
@@ -156,10 +157,7 @@ impl RelayNode {
     /// Lets other links send the symbols that sessions have reserved for a link.
     fn release_assigned_symbols(&self, connections: &mut Connections, link: ConnectionHandle) {
         for &handle in self.sessions.values() {
-            if let Some(session) = connections.get_mut(handle) {
-                session.session_mut().release_assigned(link.0);
-            }
-            connections.mark_dirty(handle);
+            connections.change(handle, |session| session.session_mut().release_assigned(link.0));
         }
     }
 
@@ -170,12 +168,13 @@ impl RelayNode {
         connections: &mut Connections,
         handle: ConnectionHandle,
     ) {
-        let Some(session) = connections.get_mut(handle) else { return };
+        let Some(mut session) = connections.get_mut(handle) else { return };
         let (Some(key), Some(link)) =
             (session.flow_key(), session.session_mut().take_polluting_link())
         else {
             return;
         };
+        drop(session);
         if self.relay.mark_polluting(now, key.destination, LinkId(link)) {
             self.release_assigned_symbols(connections, ConnectionHandle(link));
             self.wake_links(connections);
@@ -194,6 +193,7 @@ impl RelayNode {
             return;
         }
         let (id, view) = (LinkId(handle.0), link.link().link_view(now));
+        drop(link);
         let was_alive = self.relay.is_alive(id);
         self.relay.set_view(now, id, &view);
         if self.relay.is_alive(id) == was_alive {
@@ -210,7 +210,7 @@ impl RelayNode {
         connections: &mut Connections,
         handle: ConnectionHandle,
     ) -> bool {
-        let Some(link) = connections.get_mut(handle) else { return false };
+        let Some(mut link) = connections.get_mut(handle) else { return false };
         if !link.link().is_admitted() {
             return false;
         }
@@ -254,7 +254,7 @@ impl RelayNode {
             }
             let handle = self.sessions.get(&sent).copied();
             let session = handle.and_then(|handle| Some((handle, connections.get_mut(handle)?)));
-            let Some((handle, session)) = session else {
+            let Some((handle, mut session)) = session else {
                 return Some(Arrival::UnknownFlow(sent, delivery.into_payload()));
             };
             session.handle_flow_packet(
@@ -284,15 +284,14 @@ impl RelayNode {
         let quoted = FlowKey { destination, source, flow: from.flow };
         let session = self.sessions.get(&quoted);
         let session = session.and_then(|handle| connections.get(*handle));
-        if !session.is_some_and(|session| session.is_quoted(hint.quoted)) {
+        let is_quoted = session.is_some_and(|session| session.is_quoted(hint.quoted));
+        if !is_quoted {
             return;
         }
         let flows = FlowKey { flow: 0, ..quoted }..=FlowKey { flow: DIRECT_FLOW - 1, ..quoted };
         for (_, &handle) in self.sessions.range(flows) {
-            if let Some(session) = connections.get_mut(handle) {
-                session.handle_no_route(now, from.source, destination);
-                connections.mark_dirty(handle);
-            }
+            connections
+                .change(handle, |session| session.handle_no_route(now, from.source, destination));
         }
     }
 
@@ -346,11 +345,12 @@ impl RelayNode {
         if !admitted {
             return connections.get_mut(handle)?.poll_transmit(now, buffer, None);
         }
-        let (link, sessions) = connections.split(handle)?;
+        let (mut link, sessions) = connections.split(handle)?;
         let recoded = self.is_recoding() && link.peer_reports_batches();
         let link_id = LinkId(handle.0);
         let mut packets = LinkPackets { link: link_id, relay_node: self, sessions, recoded };
         let transmit = link.poll_transmit(now, buffer, Some(&mut packets));
+        drop(link);
         self.wake_links_except(connections, handle);
         transmit
     }
@@ -408,10 +408,7 @@ impl RelayNode {
 
 /// Schedules a link to poll the relay.
 fn wake_link(connections: &mut Connections, handle: ConnectionHandle) {
-    if let Some(link) = connections.get_mut(handle) {
-        link.link_mut().wake_packet_source();
-        connections.mark_dirty(handle);
-    }
+    connections.change(handle, |link| link.link_mut().wake_packet_source());
 }
 
 #[cfg(test)]
@@ -583,6 +580,7 @@ mod tests {
         assert_eq!(endpoint.remote_node(session), Some(NodeId(9)));
         let connection = endpoint.connections.get(session).unwrap();
         let (key, cid) = (connection.flow_key().unwrap(), connection.local_cid());
+        drop(connection);
         let address = "[100::9:1:1]:1".parse().unwrap();
         let others = [
             Remote::Network(address),

@@ -10,6 +10,7 @@ use super::handle::ConnectionHandle;
 use super::relay_node::RelayNode;
 use super::stateless_reset::{ANY_CID, StatelessResets, Token};
 use crate::config::EndpointConfig;
+use crate::connection::Connection;
 use crate::datagram::Incoming;
 use crate::remote::Remote;
 use crate::stats::EndpointStats;
@@ -67,14 +68,13 @@ impl UnknownPackets {
         }
         let Some(token) = token_of(datagram.payload) else { return false };
         let Some(handle) = self.resets.find(token) else { return false };
-        let Some(connection) = connections.get_mut(handle) else { return false };
-        if connection.remote() != datagram.remote {
+        let remote = connections.get(handle).map(|connection| connection.remote());
+        if remote != Some(datagram.remote) {
             return false;
         }
         self.resets.remove(token, handle);
         self.received += 1;
-        connection.on_stateless_reset();
-        connections.mark_dirty(handle);
+        connections.change(handle, Connection::on_stateless_reset);
         true
     }
 

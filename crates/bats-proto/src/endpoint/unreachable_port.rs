@@ -51,11 +51,12 @@ impl UnreachablePorts {
         };
         let is_proved = at_address.iter().any(is_quoted);
         for handle in at_address {
-            let Some(connection) = connections.get_mut(handle) else { continue };
-            // Some hosts quote nothing of the payload. To end a connection attempt does little harm.
-            if is_proved || quoted.is_empty() && connection.is_unanswered() {
-                connection.handle_unreachable_port(now);
-                connections.mark_dirty(handle);
+            let is_concerned = is_proved
+                // Some hosts quote nothing of the payload. To end a connection attempt does little harm.
+                || quoted.is_empty()
+                    && connections.get(handle).is_some_and(|connection| connection.is_unanswered());
+            if is_concerned {
+                connections.change(handle, |connection| connection.handle_unreachable_port(now));
             }
         }
     }

@@ -109,7 +109,7 @@ impl LinkPackets<'_> {
     ) -> Option<PacketKind> {
         let path_set = self.relay_node.relay.path_set(key);
         let handle = *self.relay_node.sessions.get(&key)?;
-        let session = self.sessions.get_mut(handle)?;
+        let mut session = self.sessions.get_mut(handle)?;
         let first = FirstLink { link: self.link.0, view: *view, recoded: self.recoded, path_set };
         let kind = session.poll_end_to_end(now, &first, out);
         // What remains may be reserved for another link.
