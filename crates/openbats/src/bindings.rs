@@ -145,7 +145,7 @@ impl Bindings {
     ///
     /// As there.
     pub fn send(&mut self, now: Timestamp, key: Key, message: Bytes) -> Result<(), SendError> {
-        self.transports.send(now, key.0, message)
+        self.transports.send(now, key.0, message, None)
     }
 
     /// See [`bats_proto::Endpoint::recv`].

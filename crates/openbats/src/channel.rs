@@ -7,42 +7,17 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
-use bats_proto::{ChannelId, ChannelStats, ConnectionHandle, Timestamp};
+use bats_proto::{ChannelId, ChannelStats, ConnectionCalls};
 use futures_io::{AsyncRead, AsyncWrite};
 
 use crate::channel_wakers::Waiting;
 use crate::connection::Connection;
-use crate::driver::Custody;
-use crate::endpoint_state::Core;
 use crate::error::ChannelError;
-use crate::shared::FollowUp;
-use crate::transport::Handle;
+use crate::work::{FollowUp, Read, Work};
 
-/// The result of a call, or `None` if it is blocked.
-fn translate<T>(result: Result<T, bats_proto::ChannelError>) -> Option<Result<T, ChannelError>> {
-    use bats_proto::ChannelError as Error;
-    let error = match result {
-        Ok(value) => return Some(Ok(value)),
-        Err(Error::Blocked | Error::TooMany) => return None,
-        Err(error) => error,
-    };
-    Some(Err(match error {
-        Error::Unsupported => ChannelError::Unsupported,
-        Error::Finished => ChannelError::Finished,
-        Error::Stopped { code } => ChannelError::Stopped { code },
-        Error::Reset { code } => ChannelError::Reset { code },
-        _ => ChannelError::Closed,
-    }))
-}
-
-/// What a call that reads from a channel leaves to do. `gives_credit`: it made a frame due. Credit is sent at once;
-/// everything else that follows from bytes that were read waits for the next turn, if that is near: a call for each
-/// few packets would take longer than the reading.
-fn after_read(gives_credit: bool, custody: &Custody, now: Timestamp) -> FollowUp {
-    match gives_credit || custody.has_taken() && !custody.has_turn_soon(now) {
-        true => FollowUp::Poll,
-        false => FollowUp::Nothing,
-    }
+/// What a call leaves to do after which something may be to be sent.
+fn sent() -> Work {
+    Work::follow_up(FollowUp::Send)
 }
 
 impl Connection {
@@ -55,8 +30,8 @@ impl Connection {
     /// The connection has no channels, or has ended.
     pub async fn open_channel(&self) -> Result<Channel, ChannelError> {
         let opened = poll_fn(|context| {
-            self.poll_channels(context, Waiting::Opening, |core, now, handle| {
-                core.endpoint.packets().open_channel(now, handle)
+            self.poll_channels(context, Waiting::Opening, |calls| {
+                Ok((calls.open_channel()?, sent()))
             })
         });
         Ok(Channel::new(self.clone(), opened.await?))
@@ -70,46 +45,35 @@ impl Connection {
     /// The connection has no channels, or has ended.
     pub async fn accept_channel(&self) -> Result<Channel, ChannelError> {
         let accepted = poll_fn(|context| {
-            self.poll_channels(context, Waiting::Accepting, |core, _, handle| {
-                let accepted = core.endpoint.packets().accept_channel(handle)?;
-                accepted.ok_or(bats_proto::ChannelError::Blocked)
+            self.poll_channels(context, Waiting::Accepting, |calls| {
+                let accepted = calls.accept_channel()?.ok_or(bats_proto::ChannelError::Blocked)?;
+                Ok((accepted, sent()))
             })
         });
         Ok(Channel::new(self.clone(), accepted.await?))
     }
 
-    /// Runs a call; if it is blocked, the task of `context` waits.
+    /// Runs a call, which also returns what it leaves to do; if it is blocked, the task of `context` waits.
     fn poll_channels<T>(
         &self,
         context: &mut Context<'_>,
         waiting: Waiting,
-        call: impl FnOnce(&mut Core, Timestamp, ConnectionHandle) -> Result<T, bats_proto::ChannelError>,
+        call: impl FnOnce(&ConnectionCalls) -> Result<(T, Work), bats_proto::ChannelError>,
     ) -> Poll<Result<T, ChannelError>> {
-        let called = self.on_channels_with(|core, now, handle| {
-            let had_control = core.endpoint.packets().has_channel_control(handle);
-            let result = translate(call(core, now, handle));
-            if result.is_none()
-                && let Some(slot) = core.slots.get_mut(&Handle::Packets(handle))
-            {
+        use bats_proto::ChannelError as Error;
+        let called = self.on_channels(|slot, calls| match call(calls) {
+            Ok((value, work)) => (Ok(value), work),
+            Err(error @ (Error::Blocked | Error::TooMany)) => {
                 slot.channels.of(waiting).register(context.waker());
-                core.custody.disturb_leader();
+                let read = match waiting {
+                    Waiting::Reading(_) => Read::Channel { bytes: None, has_credit: false },
+                    _ => Read::Never,
+                };
+                (Err(error), Work { read, ..Work::waiter() })
             }
-            let follow_up = match waiting {
-                Waiting::Reading(_) => {
-                    let has_control = core.endpoint.packets().has_channel_control(handle);
-                    after_read(has_control && !had_control, &core.custody, now)
-                }
-                // Nothing was queued.
-                _ if result.is_none() => FollowUp::Nothing,
-                _ => FollowUp::Send,
-            };
-            (result, follow_up)
+            Err(error) => (Err(error), sent()),
         });
-        match called {
-            Ok(None) => Poll::Pending,
-            Ok(Some(result)) => Poll::Ready(result),
-            Err(error) => Poll::Ready(Err(error)),
-        }
+        called.map_or(Poll::Pending, Poll::Ready)
     }
 }
 
@@ -142,13 +106,11 @@ impl fmt::Debug for Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         let id = self.id;
-        let _ = self.connection.on_channels(|core, _, handle| {
-            let endpoint = core.endpoint.packets();
-            let _ = endpoint.finish_channel(handle, id);
-            endpoint.stop_channel(handle, id, 0);
-            if let Some(slot) = core.slots.get_mut(&Handle::Packets(handle)) {
-                slot.channels.forget(id);
-            }
+        let _ = self.connection.on_channels(|slot, calls| {
+            let _ = calls.finish_channel(id);
+            calls.stop_channel(id, 0);
+            slot.channels.forget(id);
+            (Ok(()), sent())
         });
     }
 }
@@ -156,6 +118,15 @@ impl Drop for Channel {
 impl Channel {
     fn new(connection: Connection, id: ChannelId) -> Self {
         Self { connection, id, is_at_end: AtomicBool::new(false) }
+    }
+
+    /// Runs a call that changes the channel and cannot be blocked.
+    fn change(
+        &self,
+        call: impl FnOnce(&ConnectionCalls) -> Result<(), bats_proto::ChannelError>,
+    ) -> Result<(), ChannelError> {
+        let changed = self.connection.on_channels(|_, calls| (call(calls), sent()));
+        changed.unwrap_or(Ok(()))
     }
 
     /// Its number, which both ends know. Numbers of a connection are never used again.
@@ -176,9 +147,8 @@ impl Channel {
     /// Both directions or the connection have ended.
     pub fn stats(&self) -> Result<ChannelStats, ChannelError> {
         let id = self.id;
-        let stats = self.connection.on_channels_with(|core, _, handle| {
-            (translate(core.endpoint.packets().channel_stats(handle, id)), FollowUp::Nothing)
-        })?;
+        let look = |calls: &ConnectionCalls| (calls.channel_stats(id), Work::NOTHING);
+        let stats = self.connection.on_channels(|_, calls| look(calls));
         stats.unwrap_or(Err(ChannelError::Closed))
     }
 
@@ -200,10 +170,10 @@ impl Channel {
         }
         let id = self.id;
         let waiting = Waiting::Reading(id);
-        let polled = self.connection.poll_channels(context, waiting, |core, now, handle| {
-            let read = core.endpoint.packets().read_channel(now, handle, id, buffer)?;
-            core.custody.on_taken(read.unwrap_or(0));
-            Ok(read)
+        let polled = self.connection.poll_channels(context, waiting, |calls| {
+            let (read, has_credit) = calls.read_channel(id, buffer)?;
+            let bytes = Some(read.unwrap_or(0));
+            Ok((read, Work { read: Read::Channel { bytes, has_credit }, ..Work::NOTHING }))
         });
         polled.map_ok(|read| {
             self.is_at_end.store(read.is_none(), Ordering::Relaxed);
@@ -227,9 +197,8 @@ impl Channel {
     ) -> Poll<Result<usize, ChannelError>> {
         let id = self.id;
         let waiting = Waiting::Writing(id);
-        self.connection.poll_channels(context, waiting, |core, now, handle| {
-            core.endpoint.packets().write_channel(now, handle, id, data)
-        })
+        self.connection
+            .poll_channels(context, waiting, |calls| Ok((calls.write_channel(id, data)?, sent())))
     }
 
     /// Waits until there is room for at least one byte.
@@ -239,8 +208,8 @@ impl Channel {
     pub async fn writable(&self) -> Result<(), ChannelError> {
         let id = self.id;
         poll_fn(|context| {
-            self.connection.poll_channels(context, Waiting::Writing(id), |core, _, handle| {
-                core.endpoint.packets().check_channel_room(handle, id)
+            self.connection.poll_channels(context, Waiting::Writing(id), |calls| {
+                Ok((calls.check_channel_room(id)?, Work::NOTHING))
             })
         })
         .await
@@ -264,26 +233,25 @@ impl Channel {
     /// It has ended before, or the connection has.
     pub fn finish(&self) -> Result<(), ChannelError> {
         let id = self.id;
-        let finished = self.connection.on_channels(|core, _, handle| {
-            translate(core.endpoint.packets().finish_channel(handle, id))
-        })?;
-        finished.unwrap_or(Ok(()))
+        self.change(|calls| calls.finish_channel(id))
     }
 
     /// Gives up the sending direction: bytes that are not sent are dropped, and the peer gets the code
     /// instead of the end. No effect after the end was sent.
     pub fn reset(&self, code: u64) {
         let id = self.id;
-        let _ = self.connection.on_channels(|core, _, handle| {
-            core.endpoint.packets().reset_channel(handle, id, code);
+        let _ = self.change(|calls| {
+            calls.reset_channel(id, code);
+            Ok(())
         });
     }
 
     /// Reads no more: what has arrived is dropped, and the peer gets the code when it writes.
     pub fn stop(&self, code: u64) {
         let id = self.id;
-        let _ = self.connection.on_channels(|core, _, handle| {
-            core.endpoint.packets().stop_channel(handle, id, code);
+        let _ = self.change(|calls| {
+            calls.stop_channel(id, code);
+            Ok(())
         });
     }
 
@@ -294,10 +262,7 @@ impl Channel {
     /// The channel or the connection is closed.
     pub fn set_weight(&self, weight: u8) -> Result<(), ChannelError> {
         let id = self.id;
-        let set = self.connection.on_channels(|core, _, handle| {
-            translate(core.endpoint.packets().set_channel_weight(handle, id, weight))
-        })?;
-        set.unwrap_or(Ok(()))
+        self.change(|calls| calls.set_channel_weight(id, weight))
     }
 
     /// Lets the peer send up to one part in `share` (1 to 255) of the bytes that all channels of the
@@ -309,10 +274,7 @@ impl Channel {
     /// The channel or the connection is closed.
     pub fn set_receive_share(&self, share: u8) -> Result<(), ChannelError> {
         let id = self.id;
-        let set = self.connection.on_channels(|core, _, handle| {
-            translate(core.endpoint.packets().set_channel_receive_share(handle, id, share))
-        })?;
-        set.unwrap_or(Ok(()))
+        self.change(|calls| calls.set_channel_receive_share(id, share))
     }
 }
 
@@ -372,25 +334,5 @@ impl AsyncWrite for Channel {
 
     fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut &*self).poll_close(context)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn reading_leaves_work_only_for_credit_or_if_no_turn_follows() {
-        let now = Timestamp::ZERO + Duration::from_secs(1);
-        let mut custody = Custody::default();
-        assert_eq!(after_read(false, &custody, now), FollowUp::Nothing, "nothing was read");
-        assert_eq!(after_read(true, &custody, now), FollowUp::Poll, "credit");
-        custody.on_taken(1);
-        assert_eq!(after_read(false, &custody, now), FollowUp::Poll, "no timer is set");
-        custody.set_deadline(Some(now + Duration::from_micros(500)), now);
-        assert_eq!(after_read(false, &custody, now), FollowUp::Nothing, "a turn follows");
-        assert_eq!(after_read(true, &custody, now), FollowUp::Poll, "credit does not wait for it");
     }
 }

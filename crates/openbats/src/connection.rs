@@ -7,17 +7,19 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bats_proto::{CloseReason, ConnectionHandle, ConnectionStats, Mode, Timestamp};
+use bats_proto::{CloseReason, ConnectionCalls, ConnectionStats, Mode, Timestamp};
 use bytes::Bytes;
 
-use crate::clock::Clock;
+use crate::access::Access;
 use crate::compress::MessageCodec;
 use crate::driver::Candidate;
 use crate::endpoint_state::Core;
 use crate::error::{ChannelError, ConnectError, RecvError, SendError};
 use crate::fingerprint::Fingerprint;
-use crate::shared::{FollowUp, Shared};
+use crate::shared::Shared;
+use crate::slot::{SharedSlot, Slot};
 use crate::transport::Handle;
+use crate::work::{FollowUp, Read, Work};
 
 /// A connection to a peer. It transports messages and keeps their boundaries; the other guarantees
 /// depend on the [`mode`](Self::mode): see [the modes](crate#modes).
@@ -32,6 +34,7 @@ pub struct Connection {
 struct Inner {
     shared: Arc<Shared>,
     handle: Handle,
+    slot: SharedSlot,
     remote: SocketAddr,
     /// Set when the connection is established, if both ends enable compression.
     codec: OnceLock<MessageCodec>,
@@ -66,34 +69,44 @@ impl Connection {
     ) -> Self {
         core.handles += 1;
         let codec = OnceLock::new();
-        if let Some(agreed) = core.slots.get(&handle).and_then(|slot| slot.codec) {
+        let slot = core.slots.get(&handle).cloned();
+        // A connection without a slot has ended.
+        let slot =
+            slot.unwrap_or_else(|| SharedSlot::new(Slot { is_lost: true, ..Slot::default() }));
+        if let Some(agreed) = slot.lock().codec {
             let _ = codec.set(agreed);
         }
-        Self { inner: Arc::new(Inner { shared, handle, remote, codec }) }
+        Self { inner: Arc::new(Inner { shared, handle, slot, remote, codec }) }
     }
 
-    /// Returns the reason if the connection has ended.
-    fn end(&self, core: &Core) -> Option<CloseReason> {
-        match core.slots.get(&self.inner.handle) {
-            Some(slot) => match &slot.end {
-                Some(end) => Some(end.reason.clone()),
-                None => core.ended.is_some().then(lost),
-            },
-            None => Some(lost()),
-        }
+    /// Runs a call for this connection.
+    fn call<T>(&self, call: impl FnOnce(&mut Slot, &mut Access<'_>, Timestamp) -> (T, Work)) -> T {
+        self.inner.shared.call_connection(self.inner.handle, &self.inner.slot, call)
+    }
+
+    /// The reason of the end, for a call that the connection has refused because it is closed. The turn in which it was
+    /// closed may not have got to the event that says why, so this waits for it.
+    fn reason_of_end(&self) -> CloseReason {
+        let known = self.inner.slot.lock().end_reason();
+        known.unwrap_or_else(|| {
+            drop(self.inner.shared.lock());
+            self.inner.slot.lock().end_reason().unwrap_or_else(lost)
+        })
+    }
+
+    /// Runs a call that changes nothing, unless the connection has ended.
+    fn look<T>(&self, look: impl FnOnce(&Access<'_>, Timestamp) -> Option<T>) -> Option<T> {
+        self.call(|_, access, now| (look(access, now), Work::NOTHING))
     }
 
     pub(crate) fn poll_established(
         &self,
         context: &mut Context<'_>,
     ) -> Poll<Result<(), ConnectError>> {
-        let mut core = self.inner.shared.lock();
-        if let Some(reason) = self.end(&core) {
+        let mut slot = self.inner.slot.lock();
+        if let Some(reason) = slot.end_reason() {
             return Poll::Ready(Err(reason.into()));
         }
-        let Some(slot) = core.slots.get_mut(&self.inner.handle) else {
-            return Poll::Ready(Err(lost().into()));
-        };
         if slot.established {
             if let Some(agreed) = slot.codec {
                 let _ = self.inner.codec.set(agreed);
@@ -151,15 +164,12 @@ impl Connection {
         waiting: &mut Waiting,
     ) -> Poll<Result<(), SendError>> {
         let Some(message) = waiting.encoded.take() else { return Poll::Ready(Ok(())) };
-        self.inner.shared.call_inline(|core, clock| {
-            match self.try_push(core, clock, message, waiting.deadline) {
+        self.call(|slot, access, now| {
+            match try_push(slot, access, now, message, waiting.deadline) {
                 Err(SendError::Blocked(message)) => {
                     waiting.encoded = Some(message);
-                    if let Some(slot) = core.slots.get_mut(&self.inner.handle) {
-                        slot.writing.register(context.waker());
-                        core.custody.disturb_leader();
-                    }
-                    (Poll::Pending, self.after_send())
+                    slot.writing.register(context.waker());
+                    (Poll::Pending, Work { has_waiter: true, ..self.after_send() })
                 }
                 other => {
                     let error = |error| self.with_uncompressed_sizes(error, waiting.size);
@@ -167,6 +177,7 @@ impl Connection {
                 }
             }
         })
+        .map_err(|error| self.with_reason(error))
     }
 
     /// Queues a message, or returns it if the send buffer has no room for it now.
@@ -237,47 +248,32 @@ impl Connection {
             return Err(SendError::Blocked(message));
         }
         let encoded = self.encode(&message)?;
-        let sent = self.inner.shared.call_inline(|core, clock| {
-            (self.try_push(core, clock, encoded, deadline), self.after_send())
+        let sent = self.call(|slot, access, now| {
+            (try_push(slot, access, now, encoded, deadline), self.after_send())
         });
         sent.map_err(|error| match error {
             SendError::Blocked(_) => SendError::Blocked(message),
-            other => self.with_uncompressed_sizes(other, message.len()),
+            other => self.with_reason(self.with_uncompressed_sizes(other, message.len())),
         })
     }
 
-    fn is_blocked(&self) -> bool {
-        self.inner.shared.lock().slots.get(&self.inner.handle).is_some_and(|slot| slot.is_blocked)
+    /// Says why the connection is closed, which has refused a message.
+    fn with_reason(&self, error: SendError) -> SendError {
+        match error {
+            SendError::Closed(_) => SendError::Closed(self.reason_of_end()),
+            other => other,
+        }
     }
 
-    fn after_send(&self) -> FollowUp {
-        match self.inner.handle.uses_shared_socket() {
+    fn is_blocked(&self) -> bool {
+        self.inner.slot.lock().is_blocked
+    }
+
+    fn after_send(&self) -> Work {
+        Work::follow_up(match self.inner.handle.uses_shared_socket() {
             true => FollowUp::Send,
             false => FollowUp::Wake,
-        }
-    }
-
-    fn try_push(
-        &self,
-        core: &mut Core,
-        clock: &Clock,
-        message: Bytes,
-        deadline: Option<Duration>,
-    ) -> Result<(), SendError> {
-        if let Some(reason) = self.end(core) {
-            return Err(reason.into());
-        }
-        let (now, handle) = (clock.now(), self.inner.handle);
-        let sent = match deadline {
-            Some(deadline) => core.endpoint.send_within(now, handle, message, deadline),
-            None => core.endpoint.send(now, handle, message),
-        };
-        if let Err(bats_proto::SendError::Blocked(_)) = sent
-            && let Some(slot) = core.slots.get_mut(&handle)
-        {
-            slot.is_blocked = true;
-        }
-        sent.map_err(translate)
+        })
     }
 
     /// Waits until the send buffer has room after [`try_send`](Self::try_send) returned
@@ -288,18 +284,14 @@ impl Connection {
     /// The connection has ended.
     pub async fn writable(&self) -> Result<(), SendError> {
         poll_fn(|context| {
-            let mut core = self.inner.shared.lock();
-            if let Some(reason) = self.end(&core) {
-                return Poll::Ready(Err(reason.into()));
-            }
-            match core.slots.get_mut(&self.inner.handle) {
-                Some(slot) if slot.is_blocked => {
+            self.call(|slot, _, _| match slot.end_reason() {
+                Some(reason) => (Poll::Ready(Err(reason.into())), Work::NOTHING),
+                None if slot.is_blocked => {
                     slot.writing.register(context.waker());
-                    core.custody.disturb_leader();
-                    Poll::Pending
+                    (Poll::Pending, Work::waiter())
                 }
-                _ => Poll::Ready(Ok(())),
-            }
+                None => (Poll::Ready(Ok(())), Work::NOTHING),
+            })
         })
         .await
     }
@@ -351,74 +343,49 @@ impl Connection {
 
     fn take_encoded(&self, context: Option<&mut Context<'_>>) -> Taken {
         let handle = self.inner.handle;
-        self.inner.shared.call_inline(|core, clock| {
-            let taken = self.take_of_core(core, clock, context);
-            let follow_up = match &taken {
-                _ if !handle.uses_shared_socket() => FollowUp::Wake,
-                // Credit for the peer follows from messages that the application has taken. To look
-                // for it after each one would take as long as the taking.
-                Taken::Message(message) if core.custody.on_taken(message.len()) => FollowUp::Poll,
-                Taken::Nothing if core.custody.has_taken() => FollowUp::Poll,
-                _ => FollowUp::Nothing,
+        self.call(|slot, access, now| {
+            let mut has_waiter = false;
+            let taken = take_from(slot, access, now);
+            if let (Taken::Nothing, Some(context)) = (&taken, context) {
+                slot.reading.register(context.waker());
+                has_waiter = true;
+                Candidate::offer(&self.inner.shared, handle);
+            }
+            if !handle.uses_shared_socket() {
+                return (taken, Work { has_waiter, ..Work::follow_up(FollowUp::Wake) });
+            }
+            // Credit for the peer follows from messages that the application has taken.
+            let read = match &taken {
+                Taken::Message(message) => Read::Message(Some(message.len())),
+                Taken::Nothing => Read::Message(None),
+                Taken::Finished | Taken::Closed(_) => Read::Never,
             };
-            (taken, follow_up)
+            (taken, Work { has_waiter, read, ..Work::NOTHING })
         })
     }
 
-    fn take_of_core(
-        &self,
-        core: &mut Core,
-        clock: &Clock,
-        context: Option<&mut Context<'_>>,
-    ) -> Taken {
-        let handle = self.inner.handle;
-        let ended = core.ended.is_some();
-        let Some(slot) = core.slots.get_mut(&handle) else { return Taken::Closed(lost()) };
-        if let Some(end) = &mut slot.end {
-            return match end.messages.pop_front() {
-                Some(message) => Taken::Message(message),
-                None if end.finished => Taken::Finished,
-                None => Taken::Closed(end.reason.clone()),
-            };
-        }
-        match core.endpoint.recv(clock.now(), handle) {
-            Some(message) => Taken::Message(message),
-            None if core.endpoint.is_finished(handle) => Taken::Finished,
-            None if ended => Taken::Closed(lost()),
-            None => {
-                if let Some(context) = context {
-                    slot.reading.register(context.waker());
-                    core.custody.disturb_leader();
-                    Candidate::offer(&self.inner.shared, handle);
-                }
-                Taken::Nothing
-            }
-        }
-    }
-
-    /// Runs a call on the channels of an open connection, after which something may be to be sent.
+    /// Runs a call on the channels of an open connection, which also returns what it leaves to do. `None` if it is
+    /// blocked.
     pub(crate) fn on_channels<T>(
         &self,
-        call: impl FnOnce(&mut Core, Timestamp, ConnectionHandle) -> T,
-    ) -> Result<T, ChannelError> {
-        self.on_channels_with(|core, now, handle| (call(core, now, handle), FollowUp::Send))
-    }
-
-    /// Runs a call on the channels of an open connection, which also returns what work it leaves.
-    pub(crate) fn on_channels_with<T>(
-        &self,
-        call: impl FnOnce(&mut Core, Timestamp, ConnectionHandle) -> (T, FollowUp),
-    ) -> Result<T, ChannelError> {
-        self.inner.shared.call_inline(|core, clock| {
-            if let Some(reason) = self.end(core) {
-                return (Err(reason.into()), FollowUp::Nothing);
+        call: impl FnOnce(&mut Slot, &ConnectionCalls) -> (Result<T, bats_proto::ChannelError>, Work),
+    ) -> Option<Result<T, ChannelError>> {
+        let (result, is_open) = self.call(|slot, access, _| {
+            if let Some(reason) = slot.end_reason() {
+                return ((Some(Err(reason.into())), true), Work::NOTHING);
             }
-            let Handle::Packets(handle) = self.inner.handle else {
-                return (Err(ChannelError::Unsupported), FollowUp::Nothing);
+            let Access::Own(calls) = access else {
+                return ((Some(Err(ChannelError::Unsupported)), true), Work::NOTHING);
             };
-            let (result, follow_up) = call(core, clock.now(), handle);
-            (Ok(result), follow_up)
-        })
+            let (result, work) = call(slot, calls);
+            let result = ChannelError::of_call(result);
+            let is_open = !matches!(result, Some(Err(ChannelError::Closed))) || calls.is_open();
+            ((result, is_open), work)
+        });
+        match is_open {
+            true => result,
+            false => Some(Err(self.reason_of_end().into())),
+        }
     }
 
     /// Sends the end of the messages and waits until the peer has acknowledged everything. In BTP
@@ -433,22 +400,20 @@ impl Connection {
 
     /// Sends the end of the messages.
     pub(crate) fn begin_finish(&self) -> Result<(), SendError> {
-        self.inner.shared.call(|core, clock| match self.end(core) {
+        let finished = self.call(|slot, access, now| match slot.end_reason() {
             // If `finish` was called before the connection ended, everything may have arrived.
-            Some(_) if core.slots.get(&self.inner.handle).is_some_and(|slot| slot.is_finished) => {
-                Ok(())
-            }
-            Some(reason) => Err(SendError::Closed(reason)),
-            None => match core.endpoint.finish(clock.now(), self.inner.handle) {
+            Some(_) if slot.is_finished => (Ok(()), Work::NOTHING),
+            Some(reason) => (Err(SendError::Closed(reason)), Work::NOTHING),
+            None => match access.finish(now) {
                 Ok(()) | Err(bats_proto::SendError::Finished) => {
-                    if let Some(slot) = core.slots.get_mut(&self.inner.handle) {
-                        slot.is_finished = true;
-                    }
-                    Ok(())
+                    slot.is_finished = true;
+                    (Ok(()), Work::follow_up(FollowUp::Wake))
                 }
-                Err(error) => Err(translate(error)),
+                Err(bats_proto::SendError::Closed) if slot.is_finished => (Ok(()), Work::NOTHING),
+                Err(error) => (Err(translate(error)), Work::NOTHING),
             },
-        })
+        });
+        finished.map_err(|error| self.with_reason(error))
     }
 
     /// Waits until the peer has acknowledged all messages sent so far. In BTP and TRANSPARENT,
@@ -461,30 +426,28 @@ impl Connection {
     }
 
     pub(crate) fn poll_flushed(&self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
-        let handle = self.inner.handle;
-        let mut core = self.inner.shared.lock();
-        let done = match core.slots.get(&handle).and_then(|slot| slot.end.as_ref()) {
-            Some(end) => end.all_acknowledged,
-            None => core.endpoint.is_all_acknowledged(handle),
-        };
-        if done {
-            return Poll::Ready(Ok(()));
-        }
-        if let Some(reason) = self.end(&core) {
-            return Poll::Ready(Err(reason.into()));
-        }
-        if let Some(slot) = core.slots.get_mut(&handle) {
+        self.call(|slot, access, _| {
+            let done = match &slot.end {
+                Some(end) => end.all_acknowledged,
+                None => access.is_all_acknowledged(),
+            };
+            if done {
+                return (Poll::Ready(Ok(())), Work::NOTHING);
+            }
+            if let Some(reason) = slot.end_reason() {
+                return (Poll::Ready(Err(reason.into())), Work::NOTHING);
+            }
             slot.finishing.register(context.waker());
-            core.custody.disturb_leader();
-        }
-        Poll::Pending
+            (Poll::Pending, Work::waiter())
+        })
     }
 
     /// Closes the connection at once, with an application's code and text for the peer. Messages
     /// that are not acknowledged may be lost.
     pub fn close(&self, code: u64, reason: &str) {
-        self.inner.shared.call(|core, clock| {
-            core.endpoint.close(clock.now(), self.inner.handle, code, reason);
+        self.call(|_, access, now| {
+            access.close(now, code, reason);
+            ((), Work::follow_up(FollowUp::Wake))
         });
     }
 
@@ -499,47 +462,39 @@ impl Connection {
     /// Returns the close reason once the connection has ended.
     #[must_use]
     pub fn close_reason(&self) -> Option<CloseReason> {
-        self.end(&self.inner.shared.lock())
+        self.inner.slot.lock().end_reason()
     }
 
     /// Returns the current statistics, or the final ones after the end.
     #[must_use]
     pub fn stats(&self) -> ConnectionStats {
-        let core = self.inner.shared.lock();
-        match core.slots.get(&self.inner.handle).and_then(|slot| slot.end.as_ref()) {
-            Some(end) => end.stats.clone(),
-            None => core
-                .endpoint
-                .stats(self.inner.shared.clock.now(), self.inner.handle)
-                .unwrap_or_default(),
-        }
+        self.call(|slot, access, now| {
+            let stats = match &slot.end {
+                Some(end) => end.stats.clone(),
+                None => access.stats(now).unwrap_or_default(),
+            };
+            (stats, Work::NOTHING)
+        })
     }
 
     /// Returns the mode: the client's choice among those that the server accepts.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.inner
-            .shared
-            .lock()
-            .slots
-            .get(&self.inner.handle)
-            .map(|slot| slot.mode)
-            .unwrap_or_default()
+        self.inner.slot.lock().mode
     }
 
     /// Whether all messages arrive, each once and in order, unless the connection ends. Follows
     /// from the mode, but is false for QUIC datagrams.
     #[must_use]
     pub fn is_reliable(&self) -> bool {
-        let core = self.inner.shared.lock();
-        core.slots.get(&self.inner.handle).is_some_and(|slot| slot.is_reliable)
+        self.inner.slot.lock().is_reliable
     }
 
     /// Size in bytes of the longest message that can be sent now. For QUIC datagrams it depends on
     /// the path MTU. `None` after the end, and in mode UDP.
     #[must_use]
     pub fn longest_message(&self) -> Option<usize> {
-        let longest = self.inner.shared.lock().endpoint.longest_message(self.inner.handle)?;
+        let longest = self.look(|access, _| access.longest_message())?;
         // With compression each message begins with a header byte.
         Some(longest.saturating_sub(usize::from(self.is_compressed())))
     }
@@ -561,15 +516,13 @@ impl Connection {
     /// endpoint, which may be unspecified.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        let core = self.inner.shared.lock();
-        core.endpoint.local(self.inner.handle).unwrap_or(self.inner.shared.local_addr)
+        self.look(|access, _| access.local()).unwrap_or(self.inner.shared.local_addr)
     }
 
-    /// Returns the fingerprint of the peer's certificate, if it sent one and the connection is
-    /// open.
+    /// Returns the fingerprint of the peer's certificate, if it sent one.
     #[must_use]
     pub fn peer_fingerprint(&self) -> Option<Fingerprint> {
-        self.inner.shared.lock().endpoint.peer_fingerprint(self.inner.handle).map(Fingerprint)
+        self.inner.slot.lock().peer_fingerprint.map(Fingerprint)
     }
 }
 
@@ -588,6 +541,41 @@ enum Taken {
     Finished,
     Closed(CloseReason),
     Nothing,
+}
+
+/// Queues a message, or returns it if the send buffer has no room for it.
+fn try_push(
+    slot: &mut Slot,
+    access: &mut Access<'_>,
+    now: Timestamp,
+    message: Bytes,
+    deadline: Option<Duration>,
+) -> Result<(), SendError> {
+    if let Some(reason) = slot.end_reason() {
+        return Err(reason.into());
+    }
+    let sent = access.send(now, message, deadline);
+    if let Err(bats_proto::SendError::Blocked(_)) = sent {
+        slot.is_blocked = true;
+    }
+    sent.map_err(translate)
+}
+
+/// Takes a message of an open or ended connection.
+fn take_from(slot: &mut Slot, access: &mut Access<'_>, now: Timestamp) -> Taken {
+    if let Some(end) = &mut slot.end {
+        return match end.messages.pop_front() {
+            Some(message) => Taken::Message(message),
+            None if end.finished => Taken::Finished,
+            None => Taken::Closed(end.reason.clone()),
+        };
+    }
+    match access.recv(now) {
+        Some(message) => Taken::Message(message),
+        None if access.is_finished() => Taken::Finished,
+        None if slot.is_lost => Taken::Closed(lost()),
+        None => Taken::Nothing,
+    }
 }
 
 fn translate(error: bats_proto::SendError) -> SendError {

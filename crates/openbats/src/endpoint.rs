@@ -237,7 +237,7 @@ impl Endpoint {
             }
             let (handle, compression_offer) = begin(state, core.endpoint.packets(), clock.now())?;
             let handle = Handle::Packets(handle);
-            core.slots.insert(handle, Slot { is_held: true, compression_offer, ..Slot::default() });
+            core.add_slot(handle, Slot { is_held: true, compression_offer, ..Slot::default() });
             // Links lead to the peer, and it has no address of its own.
             Ok(Connection::new(self.shared().clone(), core, handle, or_unspecified(None)))
         })
@@ -281,10 +281,10 @@ impl Endpoint {
                 .endpoint
                 .connect(clock.now(), remote, server_name, config, has_datagrams)
                 .map_err(cannot_connect)?;
-            core.slots.insert(handle, Slot { is_held: true, compression_offer, ..Slot::default() });
+            core.add_slot(handle, Slot { is_held: true, compression_offer, ..Slot::default() });
             // Queue the messages before the first flight is sent, so that it includes them.
             while let Some(message) = messages.pop_front() {
-                match core.endpoint.send(clock.now(), handle, message) {
+                match core.endpoint.send(clock.now(), handle, message, None) {
                     Ok(()) => {}
                     Err(bats_proto::SendError::Blocked(message)) => {
                         messages.push_front(message);
@@ -307,7 +307,7 @@ impl Endpoint {
 
     /// As [`accept`](Self::accept), at a node: also returns the node at the other end.
     pub(crate) async fn accept_session(&self) -> Result<(Connection, RemoteNode), ConnectError> {
-        let node_of = |core: &Core, handle| core.slots.get(&handle)?.remote_node;
+        let node_of = |core: &Core, handle| core.slots.get(&handle)?.lock().remote_node;
         let (connection, node) = self.accept_with(node_of).await?;
         Ok((connection, node.unwrap_or(RemoteNode { id: NodeId(0), is_direct: false })))
     }

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::compress::CompressionOffer;
 use crate::driver::Custody;
 use crate::node::NodeState;
-use crate::slot::{FinalState, Slot};
+use crate::slot::{FinalState, SharedSlot, Slot};
 use crate::transport::{Handle, Transports};
 use crate::wakers::Wakers;
 
@@ -33,7 +33,7 @@ const INVALID_MESSAGE: u64 = 1;
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) endpoint: Transports,
-    pub(crate) slots: BTreeMap<Handle, Slot>,
+    pub(crate) slots: BTreeMap<Handle, SharedSlot>,
     /// Established by peers, not yet accepted by the application. Sessions over relays have no address.
     pub(crate) accepted: VecDeque<(Handle, Option<SocketAddr>)>,
     /// The server's compression offer.
@@ -93,6 +93,12 @@ impl Core {
         }
     }
 
+    /// Adds the slot of a new connection.
+    pub(crate) fn add_slot(&mut self, handle: Handle, slot: Slot) {
+        let slot = Slot { calls: self.endpoint.calls(handle), ..slot };
+        self.slots.insert(handle, SharedSlot::new(slot));
+    }
+
     /// Applies an event of the protocol to its connection and collects the wakers of waiting tasks
     /// in `due`.
     pub(crate) fn on_event(
@@ -126,10 +132,11 @@ impl Core {
                     compression_offer,
                     codec,
                     remote_node: self.endpoint.remote_node(handle),
+                    peer_fingerprint: self.endpoint.peer_fingerprint(handle),
                     is_held: true,
                     ..Slot::default()
                 };
-                self.slots.insert(handle, slot);
+                self.add_slot(handle, slot);
                 let remote = self.endpoint.remote(handle);
                 if self.untrusted_peer_budget.is_some() {
                     self.untrusted_peers.insert(handle);
@@ -139,7 +146,8 @@ impl Core {
             }
             Event::Closed(reason) => {
                 self.untrusted_peers.remove(&handle);
-                let Some(slot) = self.slots.get_mut(&handle) else { return };
+                let Some(slot) = self.slots.get(&handle).cloned() else { return };
+                let mut slot = slot.lock();
                 if !slot.is_held {
                     self.slots.remove(&handle);
                     return;
@@ -163,13 +171,16 @@ impl Core {
                     all_acknowledged: self.endpoint.is_all_acknowledged(handle),
                     stats,
                 });
+                slot.calls = None;
                 slot.wake_all(due);
             }
             event => {
-                let Some(slot) = self.slots.get_mut(&handle) else { return };
+                let Some(slot) = self.slots.get(&handle) else { return };
+                let slot = &mut *slot.lock();
                 match event {
                     Event::Connected => {
                         slot.established = true;
+                        slot.peer_fingerprint = self.endpoint.peer_fingerprint(handle);
                         slot.is_reliable = self.endpoint.is_reliable(handle);
                         let compression_offer = slot.compression_offer;
                         slot.codec = compression_offer
@@ -212,7 +223,8 @@ impl Core {
         reason: &CloseReason,
         due: &mut Vec<Waker>,
     ) {
-        let Some(slot) = self.slots.get_mut(&handle) else { return };
+        let Some(slot) = self.slots.get(&handle) else { return };
+        let mut slot = slot.lock();
         slot.end = Some(FinalState {
             reason: reason.clone(),
             messages: VecDeque::new(),
@@ -220,6 +232,7 @@ impl Core {
             all_acknowledged: self.endpoint.is_all_acknowledged(handle),
             stats: self.endpoint.stats(now, handle).unwrap_or_default(),
         });
+        slot.calls = None;
         slot.wake_all(due);
     }
 
@@ -261,7 +274,7 @@ impl Core {
             && self
                 .slots
                 .iter()
-                .all(|(one, slot)| slot.has_only_reader((*one == handle).then_some(waker)))
+                .all(|(one, slot)| slot.lock().has_only_reader((*one == handle).then_some(waker)))
     }
 
     /// Whether no connections are left, closing ones included.

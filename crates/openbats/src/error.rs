@@ -206,6 +206,24 @@ pub enum ChannelError {
     ConnectionClosed(#[from] CloseReason),
 }
 
+impl ChannelError {
+    /// The result of a call, or `None` if it is blocked.
+    pub(crate) fn of_call<T>(
+        result: Result<T, bats_proto::ChannelError>,
+    ) -> Option<Result<T, Self>> {
+        use bats_proto::ChannelError as Error;
+        Some(match result {
+            Ok(value) => Ok(value),
+            Err(Error::Blocked | Error::TooMany) => return None,
+            Err(Error::Unsupported) => Err(Self::Unsupported),
+            Err(Error::Finished) => Err(Self::Finished),
+            Err(Error::Stopped { code }) => Err(Self::Stopped { code }),
+            Err(Error::Reset { code }) => Err(Self::Reset { code }),
+            Err(_) => Err(Self::Closed),
+        })
+    }
+}
+
 impl From<ChannelError> for io::Error {
     fn from(error: ChannelError) -> Self {
         let kind = match &error {

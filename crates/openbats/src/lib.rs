@@ -116,6 +116,7 @@
 //! `futures`.
 #![forbid(unsafe_code)]
 
+mod access;
 #[doc(hidden)]
 pub mod bindings;
 mod builder;
@@ -127,6 +128,9 @@ mod channel_wakers;
 mod clock;
 mod compress;
 mod connection;
+mod core_lock;
+#[cfg(test)]
+mod core_lock_tests;
 mod driver;
 mod endpoint;
 mod endpoint_state;
@@ -155,6 +159,7 @@ mod transport;
 mod user_files;
 mod wait;
 mod wakers;
+mod work;
 
 pub use bats_proto::{
     BufferStats, ChannelStats, CloseReason, CodingStats, CongestionAlgorithm, CongestionStats,

@@ -3,14 +3,21 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::task::Waker;
+use std::thread;
 use std::time::Duration;
 
+use bats_proto::Timestamp;
+
+use crate::access::Access;
 use crate::clock::Clock;
 use crate::compress::CompressionOffer;
+use crate::core_lock::{CoreGuard, CoreLock};
 use crate::driver::{EndpointWaker, LazyPoller, SocketTurn};
 use crate::endpoint_state::Core;
 use crate::siblings::{Passed, Sibling, Siblings};
+use crate::slot::{SharedSlot, Slot};
 use crate::transport::{Handle, Transports};
+use crate::work::{FollowUp, SharedWork, Work};
 
 /// Maximum number of bursts that the thread of a call sends.
 const BURSTS_PER_CALL: usize = 2;
@@ -19,30 +26,18 @@ const BURSTS_PER_CALL: usize = 2;
 /// leaves within microseconds unless a waker blocks it.
 const LEAVE_LIMIT: Duration = Duration::from_secs(1);
 
-/// Work that a call of the application may leave to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FollowUp {
-    Nothing,
-    /// A control packet may be due.
-    Poll,
-    /// A message is to be sent.
-    Send,
-    /// The I/O thread must handle it.
-    Wake,
-}
-
-/// The whole state of an endpoint.
+/// The whole state of an endpoint. Its locks in the order in which a thread may take them: the socket, the core, the
+/// slot of a connection, the connection itself, the left work.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    core: Mutex<Core>,
-    /// The socket, from the start of the I/O thread to its end. Locked before the core; a thread that holds the core
-    /// only tries to lock it.
+    core: CoreLock,
+    /// The socket, from the start of the I/O thread to its end. A thread that holds the core only tries to lock it.
     socket: Mutex<Option<SocketTurn>>,
     /// A thread of the application has stopped serving the socket.
     pub(crate) lead_ended: Condvar,
     /// Time for which a blocked receiver polls for packets before it sleeps.
     pub(crate) busy_poll: Duration,
-    pub(crate) waker: EndpointWaker,
+    pub(crate) waker: Arc<EndpointWaker>,
     /// Other threads of the endpoint.
     pub(crate) siblings: Siblings,
     /// Polls the sockets of TCP connections.
@@ -59,13 +54,14 @@ impl Shared {
         (clock, busy_poll): (Clock, Duration),
         (local_addr, siblings): (SocketAddr, Siblings),
     ) -> Arc<Self> {
-        let core = Mutex::new(Core::new(endpoint, compression_offer, untrusted_peer_budget));
+        let waker = Arc::new(EndpointWaker::default());
+        let core = Core::new(endpoint, compression_offer, untrusted_peer_budget);
         Arc::new(Self {
-            core,
+            core: CoreLock::new(core, Arc::clone(&waker)),
             socket: Mutex::new(None),
             lead_ended: Condvar::new(),
             busy_poll,
-            waker: EndpointWaker::default(),
+            waker,
             siblings,
             poller,
             clock,
@@ -73,10 +69,14 @@ impl Shared {
         })
     }
 
-    /// Locks the state. After a panic in another thread the state is still consistent enough to
-    /// report that the endpoint has ended.
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Locks the state.
+    pub(crate) fn lock(&self) -> CoreGuard<'_> {
+        self.core.lock()
+    }
+
+    /// What calls have left to the thread that has the state.
+    pub(crate) fn left(&self) -> &SharedWork {
+        self.core.left()
     }
 
     pub(crate) fn lock_socket(&self) -> MutexGuard<'_, Option<SocketTurn>> {
@@ -105,8 +105,8 @@ impl Shared {
     /// waits for the socket: others lock the core while they hold the socket.
     fn lock_socket_too<'a>(
         &'a self,
-        core: MutexGuard<'a, Core>,
-    ) -> (Option<MutexGuard<'a, Option<SocketTurn>>>, MutexGuard<'a, Core>) {
+        core: CoreGuard<'a>,
+    ) -> (Option<MutexGuard<'a, Option<SocketTurn>>>, CoreGuard<'a>) {
         match self.try_lock_socket() {
             None if core.custody.is_led() => {
                 drop(core);
@@ -117,24 +117,50 @@ impl Shared {
         }
     }
 
-    /// Runs a call of the application that sends or reads a message. If the I/O thread sleeps, this
-    /// thread sends the resulting packets at once or wakes the I/O thread.
-    pub(crate) fn call_inline<T>(
+    /// Runs a call of the application for one connection. Those of the coded modes wait for no other connection: if
+    /// a thread has the core, it does what the call leaves to do. If the I/O thread sleeps, this thread sends the
+    /// resulting packets at once or wakes the I/O thread.
+    pub(crate) fn call_connection<T>(
         &self,
-        call: impl FnOnce(&mut Core, &Clock) -> (T, FollowUp),
+        handle: Handle,
+        slot: &SharedSlot,
+        call: impl FnOnce(&mut Slot, &mut Access<'_>, Timestamp) -> (T, Work),
     ) -> T {
-        let mut core = self.lock();
-        let (result, follow_up) = call(&mut core, &self.clock);
-        if follow_up == FollowUp::Send {
-            core.custody.on_send(std::thread::current().id());
+        if !handle.has_own_lock() {
+            let mut core = self.lock();
+            let mut access = Access::Endpoint(&mut core.endpoint, handle);
+            let (result, work) = call(&mut slot.lock(), &mut access, self.clock.now());
+            self.follow_up(core, handle, work);
+            return result;
         }
+        let (result, work) = {
+            let mut slot = slot.lock();
+            let mut access = slot.calls.clone().map_or(Access::Ended, Access::Own);
+            call(&mut slot, &mut access, self.clock.now())
+        };
+        if work != Work::NOTHING
+            && let Some(core) = self.core.lock_or_leave(handle, work)
+        {
+            self.follow_up(core, handle, work);
+        }
+        result
+    }
+
+    /// Does what a call leaves to do.
+    fn follow_up(&self, mut core: CoreGuard<'_>, handle: Handle, work: Work) {
+        let follow_up = work.apply(&mut core, handle, thread::current().id(), self.clock.now());
         // The I/O thread looks for output before it sleeps.
         if !core.is_asleep || follow_up == FollowUp::Nothing {
-            return result;
+            return;
+        }
+        if follow_up == FollowUp::Wake {
+            core.is_asleep = false;
+            drop(core);
+            return self.waker.wake();
         }
         let (mut guard, mut core) = self.lock_socket_too(core);
         if !core.is_asleep {
-            return result;
+            return;
         }
         let turn = guard.as_mut().and_then(|guard| guard.as_mut());
         let may_send = match follow_up {
@@ -146,10 +172,11 @@ impl Shared {
             core.is_asleep = false;
             drop((core, guard));
             self.waker.wake();
-            return result;
+            return;
         };
         let mut due = Vec::new();
-        let has_more = turn.collect(&mut core, &self.clock, BURSTS_PER_CALL, false, &mut due);
+        let has_more =
+            turn.collect((&mut core, self.left()), &self.clock, BURSTS_PER_CALL, false, &mut due);
         let must_wake = core.custody.must_wake_io(self.clock.now()) || has_more;
         drop(core);
         // The I/O thread handles errors.
@@ -160,18 +187,13 @@ impl Shared {
         if must_wake || !all_sent {
             self.waker.wake();
         }
-        result
     }
 
     /// Makes a thread of the application leave the socket permanently.
     pub(crate) fn stop_leader(&self) {
         let mut core = self.lock();
         core.custody.stop();
-        let waits = self
-            .lead_ended
-            .wait_timeout_while(core, LEAVE_LIMIT, |core| core.custody.is_led_now())
-            .unwrap_or_else(PoisonError::into_inner);
-        drop(waits);
+        core.wait_while(&self.lead_ended, LEAVE_LIMIT, |core| core.custody.is_led_now());
     }
 
     /// Runs a call of the application and wakes the I/O thread if it sleeps.
@@ -193,7 +215,8 @@ impl Shared {
             core.handles -= 1;
             match connection {
                 Some(handle) => {
-                    if let Some(slot) = core.slots.get_mut(&handle) {
+                    if let Some(slot) = core.slots.get(&handle).cloned() {
+                        let mut slot = slot.lock();
                         slot.is_held = false;
                         if slot.end.is_some() {
                             core.slots.remove(&handle);
@@ -217,7 +240,7 @@ impl Shared {
             let open: Vec<_> = core
                 .slots
                 .iter()
-                .filter(|(_, slot)| slot.end.is_none())
+                .filter(|(_, slot)| slot.lock().end.is_none())
                 .map(|(handle, _)| *handle)
                 .collect();
             for handle in open {
@@ -242,7 +265,9 @@ impl Shared {
         self.siblings.close();
         let mut due = Vec::new();
         let mut core = self.lock();
-        for slot in core.slots.values_mut() {
+        for slot in core.slots.values() {
+            let mut slot = slot.lock();
+            slot.is_lost = true;
             slot.wake_all(&mut due);
         }
         core.accepting.drain_into(&mut due);

@@ -1,10 +1,11 @@
 //! A connection as the application sees it, and the tasks that wait for it.
 
 use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use bats_proto::wire::flow::NodeId;
-use bats_proto::{CloseReason, ConnectionStats, Mode};
+use bats_proto::{CloseReason, ConnectionCalls, ConnectionStats, Mode};
 use bytes::Bytes;
 
 use crate::channel_wakers::ChannelWakers;
@@ -19,9 +20,29 @@ pub(crate) struct RemoteNode {
     pub(crate) is_direct: bool,
 }
 
+/// A connection's slot with its lock, which is taken after that of the core and before that of the connection itself. A
+/// thread that holds it locks no core. Clones refer to the same slot.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SharedSlot(Arc<Mutex<Slot>>);
+
+impl SharedSlot {
+    pub(crate) fn new(slot: Slot) -> Self {
+        Self(Arc::new(Mutex::new(slot)))
+    }
+
+    /// Locks the slot. After a panic in another thread it still says whether the connection has ended.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Slot> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The application's view of a connection.
 #[derive(Debug, Default)]
 pub(crate) struct Slot {
+    /// The connection, if it has a lock of its own and has not ended.
+    pub(crate) calls: Option<ConnectionCalls>,
+    /// The I/O thread has ended.
+    pub(crate) is_lost: bool,
     pub(crate) established: bool,
     /// The negotiated mode, once established.
     pub(crate) mode: Mode,
@@ -32,6 +53,8 @@ pub(crate) struct Slot {
     pub(crate) codec: Option<MessageCodec>,
     /// The other end of a session between nodes that was accepted.
     pub(crate) remote_node: Option<RemoteNode>,
+    /// The fingerprint of the peer's certificate, once established.
+    pub(crate) peer_fingerprint: Option<[u8; 32]>,
     /// The application holds a [`Connection`](crate::Connection) to it, or will get one.
     pub(crate) is_held: bool,
     /// Whether a message was refused because the send budget was used up, and no space has become free
@@ -48,6 +71,15 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
+    /// The close reason once the connection has ended.
+    pub(crate) fn end_reason(&self) -> Option<CloseReason> {
+        match &self.end {
+            Some(end) => Some(end.reason.clone()),
+            // The I/O thread ended before the connection did.
+            None => self.is_lost.then_some(CloseReason::Local),
+        }
+    }
+
     /// Whether the task of `waker` alone waits for the connection, for a message; without one, no
     /// task does.
     pub(crate) fn has_only_reader(&self, waker: Option<&Waker>) -> bool {

@@ -272,14 +272,6 @@ impl Endpoint {
         self.with_channels(handle, |connection| connection.channels()?.set_receive_share(id, share))
     }
 
-    /// Whether frames of channels wait to be sent, such as the credit for bytes that were read.
-    pub fn has_channel_control(&mut self, handle: ConnectionHandle) -> bool {
-        let connection = self.connections.get_mut(handle);
-        connection.is_some_and(|mut connection| {
-            connection.channels().is_ok_and(|channels| channels.has_control())
-        })
-    }
-
     /// Counters and credit of a channel.
     ///
     /// # Errors

@@ -207,8 +207,13 @@ impl Custody {
 
     /// Records a message that the application has read. Returns whether credit may be due.
     pub(crate) fn on_taken(&mut self, bytes: usize) -> bool {
+        self.on_all_taken((1, bytes))
+    }
+
+    /// As [`on_taken`](Self::on_taken) for so many messages and bytes.
+    pub(crate) fn on_all_taken(&mut self, taken: (usize, usize)) -> bool {
         let (messages, total) = &mut self.taken;
-        (*messages, *total) = (*messages + 1, *total + bytes);
+        (*messages, *total) = (*messages + taken.0, *total + taken.1);
         *messages >= CREDIT_MESSAGES || *total >= CREDIT_BYTES
     }
 

@@ -142,7 +142,8 @@ impl Driver {
         core.endpoint.handle(timers_until(read_at, clock.now()), Input::Timeout);
         core.check_untrusted_peers(clock);
         core.drive_node(clock.now(), &mut self.due);
-        let has_more = turn.collect(&mut core, clock, usize::MAX, true, &mut self.due);
+        let has_more =
+            turn.collect((&mut core, self.shared.left()), clock, usize::MAX, true, &mut self.due);
         if received {
             core.custody.on_received();
         }

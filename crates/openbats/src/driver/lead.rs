@@ -206,7 +206,7 @@ impl<'a> Lead<'a> {
         core.endpoint.handle_timers(timers_until(wakeup.at, now));
         core.check_untrusted_peers(clock);
         core.drive_node(now, &mut due);
-        let has_more = turn.collect(&mut core, clock, usize::MAX, true, &mut due);
+        let has_more = turn.collect((&mut core, shared.left()), clock, usize::MAX, true, &mut due);
         if received {
             core.custody.on_received();
         }

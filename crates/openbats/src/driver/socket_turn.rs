@@ -11,6 +11,7 @@ use super::{Interest, Sockets, ThreadWaker};
 use crate::clock::Clock;
 use crate::endpoint_state::Core;
 use crate::transport::Output;
+use crate::work::SharedWork;
 
 /// State of a turn. It has a lock of its own, which is taken before that of the core.
 #[derive(Debug)]
@@ -49,18 +50,20 @@ impl SocketTurn {
         self.socket.send(&mut self.outgoing)
     }
 
-    /// Collects at most `limit` bursts to send, and the tasks to wake. `is_turn`: the timers that are due
+    /// Collects at most `limit` bursts to send, and the tasks to wake, after what calls have left. `is_turn`: the timers that are due
     /// were handled. Returns whether more is to be sent.
     pub(crate) fn collect(
         &mut self,
-        core: &mut Core,
+        (core, left): (&mut Core, &SharedWork),
         clock: &Clock,
         limit: usize,
         is_turn: bool,
         due: &mut Vec<Waker>,
     ) -> bool {
+        left.apply(core);
         core.custody.taken = Default::default();
         let (mut bursts, mut has_events, mut now) = (0, false, clock.now());
+        let mut looks_again = true;
         loop {
             // Unsent packets go first; without free buffers, send before polling for more.
             let Some(buffer) = self.outgoing.room().filter(|_| bursts < limit) else { return true };
@@ -76,6 +79,12 @@ impl SocketTurn {
                     core.on_event(clock, handle, event, due);
                 }
                 Output::Timeout(_) if core.is_terminated && core.close_links(now) => {}
+                // Once: calls that come all the time must not keep this turn from its end. What they leave now is done
+                // when the core is unlocked.
+                Output::Timeout(_) if looks_again && left.apply(core) => {
+                    core.custody.taken = Default::default();
+                    (looks_again, now) = (false, clock.now());
+                }
                 Output::Timeout(until) => {
                     let until = Timestamp::earlier(until, core.node_timeout());
                     if is_turn {

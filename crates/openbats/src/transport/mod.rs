@@ -17,8 +17,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bats_proto::{
-    ClientConfig, CloseReason, ConnectError, ConnectionHandle, ConnectionStats, EndpointStats,
-    Input, Mode, PeerLimits, SendError, Timestamp,
+    ClientConfig, CloseReason, ConnectError, ConnectionCalls, ConnectionHandle, ConnectionStats,
+    EndpointStats, Input, Mode, PeerLimits, SendError, Timestamp,
 };
 use bytes::Bytes;
 
@@ -48,6 +48,11 @@ impl Handle {
     /// Whether the packets of the connection arrive on the endpoint's UDP socket.
     pub(crate) fn uses_shared_socket(self) -> bool {
         !matches!(self, Self::Tcp(_))
+    }
+
+    /// Whether calls for the connection need only its own lock.
+    pub(crate) fn has_own_lock(self) -> bool {
+        matches!(self, Self::Packets(_))
     }
 }
 
@@ -263,23 +268,24 @@ impl Transports {
         now: Timestamp,
         handle: Handle,
         message: Bytes,
+        deadline: Option<Duration>,
     ) -> Result<(), SendError> {
-        in_transport!(&mut self, handle, |transport, id| transport.send(now, id, message, None))
+        in_transport!(&mut self, handle, |transport, id| transport.send(now, id, message, deadline))
     }
 
-    pub(crate) fn send_within(
-        &mut self,
-        now: Timestamp,
-        handle: Handle,
-        message: Bytes,
-        deadline: Duration,
-    ) -> Result<(), SendError> {
-        in_transport!(&mut self, handle, |transport, id| transport.send(
-            now,
-            id,
-            message,
-            Some(deadline)
-        ))
+    /// The connection, if it has a lock of its own.
+    pub(crate) fn calls(&self, handle: Handle) -> Option<ConnectionCalls> {
+        match handle {
+            Handle::Packets(connection) => self.packets.endpoint.calls(connection),
+            _ => None,
+        }
+    }
+
+    /// A call of the application may have led to packets.
+    pub(crate) fn mark_called(&mut self, handle: Handle) {
+        if let Handle::Packets(connection) = handle {
+            self.packets.endpoint.mark_called(connection);
+        }
     }
 
     pub(crate) fn finish(&mut self, now: Timestamp, handle: Handle) -> Result<(), SendError> {

@@ -135,7 +135,7 @@ impl World {
         while bursts < BURSTS {
             for handle in handles {
                 let message = Bytes::from(vec![7; 100_000]);
-                while self.ends[CLIENT].send(self.now, handle, message.clone()).is_ok() {}
+                while self.ends[CLIENT].send(self.now, handle, message.clone(), None).is_ok() {}
             }
             if self.poll_client().is_some_and(|sent| sent > 0) {
                 bursts += 1;
