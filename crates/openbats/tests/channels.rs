@@ -92,12 +92,28 @@ fn messages_and_other_channels_pass_a_channel_that_is_not_read() {
     pairs([10, 10]).for_each(|pair| check_stalled(&pair));
 }
 
+/// Writes to a channel until its credit is used up. Returns how much it has accepted.
+fn fill(channel: &Channel) -> usize {
+    let (mut written, mut waits) = (0, 0);
+    loop {
+        match channel.write(&[1; 60_000]).wait_for(Duration::from_millis(300)) {
+            Ok(len) => written += len.unwrap(),
+            // On a busy machine the threads of the endpoints may just not run.
+            Err(_) => {
+                let stats = channel.stats().unwrap();
+                if stats.bytes_queued > 0 && stats.credit == 0 {
+                    return written;
+                }
+                waits += 1;
+                assert!(waits < 100, "{stats:?}");
+            }
+        }
+    }
+}
+
 fn check_stalled(pair: &Pair) {
     let stalled = pair.near.open_channel().wait().unwrap();
-    let mut written = 0;
-    while let Ok(len) = stalled.write(&[1; 60_000]).wait_for(Duration::from_millis(300)) {
-        written += len.unwrap();
-    }
+    let written = fill(&stalled);
     assert!(written > 1_000_000, "{written} bytes until the writer waits");
     let stats = stalled.stats().unwrap();
     assert_eq!(stats.bytes_sent + stats.bytes_queued, written as u64, "{stats:?}");
@@ -142,14 +158,13 @@ fn check_stalled(pair: &Pair) {
 fn one_call_that_reads_gives_the_writer_credit() {
     for pair in pairs([1, 1]) {
         let near = pair.near.open_channel().wait().unwrap();
-        let mut written = 0;
-        while let Ok(len) = near.write(&[1; 60_000]).wait_for(Duration::from_millis(300)) {
-            written += len.unwrap();
-        }
+        let mut part = vec![0; fill(&near)];
         let far = pair.far.accept_channel().wait_for(LIMIT).unwrap().unwrap();
-        let unread = far.stats().unwrap().bytes_unread as usize;
-        let mut part = vec![0; written];
-        assert_eq!(far.read(&mut part).wait_for(LIMIT).unwrap(), Ok(unread));
+        let sent = near.stats().unwrap().bytes_sent;
+        while far.stats().unwrap().bytes_unread < sent {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(far.read(&mut part).wait_for(LIMIT).unwrap(), Ok(sent as usize));
         near.writable().wait_for(LIMIT).expect("room again").unwrap();
     }
 }
