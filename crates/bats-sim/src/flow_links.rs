@@ -7,6 +7,7 @@ use bats_netem::{Link, Output as LinkOutput};
 use bats_proto::testing::{Arrival, Delivery, Links, Turn, World};
 use bats_proto::{ConnectError, ConnectionHandle, Endpoint, Timestamp, Transmit, TransportConfig};
 
+use crate::delay_histogram::DelayHistogram;
 use crate::endpoints::client_config;
 use crate::host::Host;
 use crate::network::next_of;
@@ -49,6 +50,8 @@ pub struct FlowLinks {
     flows: Vec<Flow>,
     /// Datagrams of [`Traffic::Datagrams`] that have arrived: flow and bytes.
     pub datagrams: VecDeque<(usize, Vec<u8>)>,
+    /// Delays count from this time on.
+    pub delays_from: Timestamp,
 }
 
 /// A flow and its counters.
@@ -61,6 +64,10 @@ pub struct Flow {
     timer: Option<Timestamp>,
     /// Bytes of the packets of data that have arrived, headers and redundancy included.
     pub link_bytes: u64,
+    /// Packets sent in the direction of the data.
+    pub sent: u64,
+    /// From sending to arrival of the packets of data.
+    pub delays: DelayHistogram,
 }
 
 impl Flow {
@@ -71,7 +78,8 @@ impl Flow {
     /// If a route has no link.
     pub fn new(routes: [Vec<usize>; 2]) -> Self {
         assert!(routes.iter().all(|route| !route.is_empty()), "a route has at least one link");
-        Self { routes, traffic: Traffic::Nothing, timer: None, link_bytes: 0 }
+        let (traffic, delays) = (Traffic::Nothing, DelayHistogram::default());
+        Self { routes, traffic, timer: None, link_bytes: 0, sent: 0, delays }
     }
 
     /// Bytes in order at the receiver, of traffic that is no node.
@@ -124,7 +132,8 @@ impl FlowLinks {
 
     /// Sends a packet of a flow, in the direction of its data or not.
     pub fn send_body(&mut self, now: Timestamp, flow: usize, is_data: bool, body: Body) {
-        self.forward(now, Packet { flow, is_data, position: 0, body });
+        self.flows[flow].sent += u64::from(is_data);
+        self.forward(now, Packet { flow, is_data, position: 0, sent: now, body });
     }
 
     /// Passes a packet to the next link of its route. Returns it if it has arrived.
@@ -162,10 +171,13 @@ impl FlowLinks {
     }
 
     fn arrive(&mut self, now: Timestamp, packet: Packet) -> Arrival {
-        let Packet { flow: index, is_data, body, .. } = packet;
+        let Packet { flow: index, is_data, sent, body, .. } = packet;
         let flow = &mut self.flows[index];
         if is_data {
             flow.link_bytes += bats_netem::Payload::len(&body) as u64;
+            if now >= self.delays_from {
+                flow.delays.add(now - sent);
+            }
         }
         let mut out = Vec::new();
         match (&mut flow.traffic, body) {

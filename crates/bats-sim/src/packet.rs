@@ -1,6 +1,7 @@
 //! Packets on links that are shared by UDP flows and modelled TCP flows.
 
 use bats_netem::Payload;
+use bats_proto::Timestamp;
 
 use crate::tcp::{self, Ack};
 
@@ -74,6 +75,8 @@ pub struct Packet {
     pub is_data: bool,
     /// Number of links of its route that it has entered.
     pub position: usize,
+    /// When it was sent.
+    pub sent: Timestamp,
     /// Content.
     pub body: Body,
 }
@@ -119,7 +122,7 @@ mod tests {
             assert!(matches!(body, Body::Corrupted(_)) && body.len() == len, "{body:?}");
         }
         let body = Body::datagram(vec![0], 2);
-        let packet = Packet { flow: 7, is_data: true, position: 0, body };
+        let packet = Packet { flow: 7, is_data: true, position: 0, sent: Timestamp::ZERO, body };
         assert!(packet.flow() == 7 && packet.is_ect());
         let mut without_ecn = Body::datagram(vec![0], 0);
         without_ecn.mark();

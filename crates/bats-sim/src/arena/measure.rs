@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::cell::{Cell, Who, Work};
 use super::outcome::{Outcome, Sample};
+use crate::delay_histogram::DelayHistogram;
 use crate::flows::jain_index;
 
 /// Figures of one run. A figure that does not apply to the cell or the algorithm is absent.
@@ -79,7 +80,7 @@ pub fn figures(cell: &Cell, outcome: &Outcome, optimum: f64) -> Figures {
     let offered: u64 = links().map(|(b, a)| b.offered - a.offered).sum();
     let dropped: u64 = links().map(|(b, a)| congestion_drops(b) - congestion_drops(a)).sum();
     let (base, rtt) = (cell.delay(&cell.route(0)), cell.rtt(0));
-    let queue = outcome.delays[0].quantile(0.95).saturating_sub(base);
+    let queue = p95(&outcome.delays[0]).saturating_sub(base);
     let seconds = (last.time - first.time).as_secs_f64().max(1e-9);
     let packets = goodput.first().map_or(0.0, |rate| rate * seconds * 1e6 / 8.0 / 1_448.0);
     let sent = (last.sent.first().unwrap_or(&0) - first.sent.first().unwrap_or(&0)) as f64;
@@ -91,7 +92,7 @@ pub fn figures(cell: &Cell, outcome: &Outcome, optimum: f64) -> Figures {
         share,
         of_fair_share,
         goodput_mbps: goodput,
-        delay_p95_ms: outcome.delays.iter().map(|delays| ms(delays.quantile(0.95))).collect(),
+        delay_p95_ms: outcome.delays.iter().map(|delays| ms(p95(delays))).collect(),
         drops: dropped as f64 / offered.max(1) as f64,
         start_drops: first.links.iter().map(congestion_drops).sum(),
         queue_p95_ms: ms(queue),
@@ -111,6 +112,11 @@ pub fn figures(cell: &Cell, outcome: &Outcome, optimum: f64) -> Figures {
         latecomer: latecomer(cell, outcome),
         relay_queue_bdp: relay_queue(cell, outcome),
     }
+}
+
+/// The delay that 95 % of the packets did not exceed; zero without packets.
+fn p95(delays: &DelayHistogram) -> Duration {
+    delays.percentile(95.0).unwrap_or_default()
 }
 
 fn ms(duration: Duration) -> f64 {

@@ -4,7 +4,6 @@
 pub mod cell;
 pub mod cells;
 pub mod contest;
-mod delay_histogram;
 pub mod draw;
 pub mod file;
 pub mod goal;
@@ -12,7 +11,6 @@ pub mod html;
 pub mod measure;
 pub mod optimum;
 mod outcome;
-mod packet;
 mod relayed;
 pub mod report;
 mod run;

@@ -5,7 +5,7 @@ use core::time::Duration;
 use bats_netem::LinkStats;
 use bats_proto::ConnectionStats;
 
-use super::delay_histogram::DelayHistogram;
+use crate::delay_histogram::DelayHistogram;
 
 /// Interval of the samples.
 pub const SAMPLE: Duration = Duration::from_millis(100);

@@ -9,8 +9,8 @@ use bats_proto::relay::RelayConfig;
 use bats_proto::{CongestionAlgorithm, Event, SendError, Timestamp, TransportConfig};
 
 use super::cell::{Cell, Who, Work};
-use super::delay_histogram::DelayHistogram;
 use super::outcome::{Outcome, SAMPLE, Sample};
+use crate::delay_histogram::DelayHistogram;
 use crate::link_event::LinkEventKind;
 use crate::relay_network::{LinkDirection, RelayNetwork, RelayNetworkConfig, node_id};
 use crate::transfer::message;

@@ -2,39 +2,31 @@
 
 use core::time::Duration;
 
-use bats_netem::{Link, Output as LinkOutput};
+use bats_netem::Link;
 use bats_proto::ConnectionStats;
 use bats_types::Timestamp;
 
 use super::cell::{Algorithm, Cell, Route, Who, opposite};
-use super::packet::Packet;
 use super::relayed;
-use super::traffic::{Active, Path, Sent};
+use super::traffic::{self, Active, Flows, Path};
+use crate::flow_links::{Flow, FlowLinks, FlowWorld, TICK, Traffic};
 
-pub use super::delay_histogram::DelayHistogram;
 pub use super::outcome::{Outcome, SAMPLE, Sample};
 
 /// Called every [`SAMPLE`] with the time, the first flow's sender and the bytes that wait.
 pub type Trace<'a> = dyn FnMut(Duration, &ConnectionStats, u64) + 'a;
 
-struct World<'a> {
+struct Run<'a> {
     cell: &'a Cell,
     subject: Option<Algorithm>,
     seed: u64,
-    now: Timestamp,
     start: Timestamp,
-    /// The hops in the direction of the data, and against it, by their index.
-    links: [Vec<Link<Packet>>; 2],
-    /// Of each flow: the route of its data, and that of its acknowledgements.
-    routes: Vec<[Route; 2]>,
-    flows: Vec<Option<Active>>,
+    /// Its links: the hops in the direction of the data, and then those against it.
+    world: FlowWorld,
+    flows: Flows,
     /// Bytes that flows had received when they ended.
     ended: Vec<u64>,
-    timers: Vec<Option<Timestamp>>,
-    sent: Vec<u64>,
-    delays: Vec<DelayHistogram>,
     completed: Vec<Option<Duration>>,
-    out: Sent,
 }
 
 /// Runs `cell` with `subject` in place of [`Who::Subject`], or without these flows; `seed` decides every
@@ -53,126 +45,119 @@ pub fn run(
     {
         return relayed::run(cell, congestion, seed);
     }
-    World::new(cell, subject, seed).go(trace)
+    Run::new(cell, subject, seed).go(trace)
 }
 
-impl<'a> World<'a> {
+/// The next of some events in the order of their times, if it is due.
+fn pop_due<T>(events: &mut Vec<(Timestamp, T)>, now: Timestamp) -> Option<T> {
+    match events.last() {
+        Some((at, _)) if *at <= now => events.pop().map(|(_, event)| event),
+        _ => None,
+    }
+}
+
+/// Events in the order of their times; the first is the last.
+fn sorted<T>(start: Timestamp, events: impl Iterator<Item = (Duration, T)>) -> Vec<(Timestamp, T)> {
+    let mut events: Vec<_> = events.map(|(at, event)| (start + at, event)).collect();
+    events.sort_by_key(|(at, _)| *at);
+    events.reverse();
+    events
+}
+
+impl<'a> Run<'a> {
     fn new(cell: &'a Cell, subject: Option<Algorithm>, seed: u64) -> Self {
-        let count = cell.flows.len();
+        let (count, hops) = (cell.flows.len(), cell.hops.len());
         let link = |config, salt: u64| Link::new(config, seed.wrapping_mul(0x9e37_79b9) ^ salt);
-        let hops = || cell.hops.iter().enumerate();
         let salt = |base: u64, i: usize| base + ((i as u64) << 16);
-        let up = hops().map(|(i, hop)| link(hop.up.clone(), salt(0x51, i))).collect();
-        let down = hops().map(|(i, hop)| link(hop.down.clone(), salt(0xd0, i))).collect();
+        let up = cell.hops.iter().enumerate().map(|(i, hop)| link(hop.up.clone(), salt(0x51, i)));
+        let down =
+            cell.hops.iter().enumerate().map(|(i, hop)| link(hop.down.clone(), salt(0xd0, i)));
+        let links = up.chain(down).collect();
+        let indices = |route: &Route| {
+            let index = |&(hop, is_forward): &(usize, bool)| hop + hops * usize::from(!is_forward);
+            route.iter().map(index).collect()
+        };
+        let flow = |flow| {
+            let route = cell.route(flow);
+            Flow::new([indices(&route), indices(&opposite(&route))])
+        };
         let start = Timestamp::from_millis(1);
+        // The order in which packets cross the hops.
+        let order = (0..hops).chain((hops..2 * hops).rev());
+        let mut world = FlowLinks::world(start, links, (0..count).map(flow).collect(), order);
+        world.links.delays_from = start + cell.warm_up;
         Self {
             cell,
             subject,
             seed,
-            now: start,
             start,
-            links: [up, down],
-            routes: (0..count)
-                .map(|flow| {
-                    let route = cell.route(flow);
-                    let back = opposite(&route);
-                    [route, back]
-                })
-                .collect(),
-            flows: (0..count).map(|_| None).collect(),
+            world,
+            flows: Flows((0..count).map(|_| None).collect()),
             ended: vec![0; count],
-            timers: vec![None; count],
-            sent: vec![0; count],
-            delays: vec![DelayHistogram::default(); count],
             completed: vec![None; count],
-            out: Vec::new(),
         }
     }
 
     fn go(mut self, mut trace: Option<&mut Trace<'_>>) -> Outcome {
-        let end = self.start + self.cell.warm_up + self.cell.measure;
-        let mut starts: Vec<(Timestamp, usize)> = Vec::new();
-        for (index, flow) in self.cell.flows.iter().enumerate() {
-            starts.push((self.start + flow.start, index));
-        }
-        starts.sort_unstable();
-        starts.reverse();
-        let mut ends: Vec<(Timestamp, usize)> = Vec::new();
-        for (index, flow) in self.cell.flows.iter().enumerate() {
-            ends.extend(flow.end.map(|end| (self.start + end, index)));
-        }
-        ends.sort_unstable();
-        ends.reverse();
-        let mut changes = self.cell.changes.clone();
-        changes.sort_by_key(|change| change.at);
-        changes.reverse();
-        let (mut samples, mut sample_at) = (Vec::new(), self.start);
+        let (start, cell) = (self.start, self.cell);
+        let end = start + cell.warm_up + cell.measure;
+        let flows = || cell.flows.iter().enumerate();
+        let mut starts = sorted(start, flows().map(|(index, flow)| (flow.start, index)));
+        let mut ends = sorted(start, flows().filter_map(|(index, flow)| Some((flow.end?, index))));
+        let mut changes = sorted(start, cell.changes.iter().map(|change| (change.at, change)));
+        let (mut samples, mut sample_at) = (Vec::new(), start);
         loop {
-            while starts.last().is_some_and(|&(at, _)| at <= self.now) {
-                if let Some((_, index)) = starts.pop() {
-                    self.begin(index);
-                }
+            let now = self.world.now;
+            while let Some(index) = pop_due(&mut starts, now) {
+                self.begin(index);
             }
-            while ends.last().is_some_and(|&(at, _)| at <= self.now) {
-                if let Some((_, index)) = ends.pop() {
-                    self.ended[index] = self.flows[index].as_ref().map_or(0, Active::received);
-                    (self.flows[index], self.timers[index]) = (None, None);
-                }
+            while let Some(index) = pop_due(&mut ends, now) {
+                self.end(index);
             }
-            while changes.last().is_some_and(|change| self.start + change.at <= self.now) {
-                if let Some(change) = changes.pop() {
-                    let direction = usize::from(change.reverse);
-                    self.links[direction][change.hop].set_config(self.now, change.link);
-                }
+            while let Some(change) = pop_due(&mut changes, now) {
+                let index = change.hop + cell.hops.len() * usize::from(change.reverse);
+                self.world.links.all[index].set_config(now, change.link.clone());
             }
             self.settle();
-            if sample_at <= self.now {
+            if sample_at <= now {
                 samples.push(self.sample());
                 sample_at += SAMPLE;
-                if let (Some(trace), Some(Some(flow))) = (&mut trace, self.flows.first_mut())
-                    && let Some(stats) = flow.stats(self.now)
+                if let Some(trace) = &mut trace
+                    && let Some(stats) = self.stats(0)[0].take()
                 {
-                    let queue = self.links[0].iter_mut().map(|link| link.queue_bytes(self.now));
-                    trace(self.now - self.start, &stats, queue.sum::<usize>() as u64);
+                    let hops = &mut self.world.links.all[..cell.hops.len()];
+                    let queue: usize = hops.iter_mut().map(|link| link.queue_bytes(now)).sum();
+                    trace(now - start, &stats, queue as u64);
                 }
             }
-            if self.now >= end {
+            if now >= end {
                 break;
             }
-            let next = self.next_event().into_iter();
+            let applications = self.flows.0.iter().flatten().filter_map(Active::next_message);
+            let next = self.world.next_time().into_iter().chain(applications);
             let next = next
-                .chain(starts.last().map(|&(at, _)| at))
-                .chain(ends.last().map(|&(at, _)| at))
-                .chain(changes.last().map(|change| self.start + change.at))
+                .chain(starts.last().map(|(at, _)| *at))
+                .chain(ends.last().map(|(at, _)| *at))
+                .chain(changes.last().map(|(at, _)| *at))
                 .chain([sample_at, end])
                 .min()
                 .unwrap_or(end);
             // All work that is due now is done: nothing is due twice at one time without progress.
-            self.now = next.max(self.now + Duration::from_nanos(1)).min(end);
+            self.world.advance(next.max(now + TICK).min(end));
         }
-        let now = self.now;
+        let stats: Vec<_> = (0..cell.flows.len()).map(|flow| self.stats(flow)).collect();
+        let (senders, receivers) = stats.into_iter().map(|[from, to]| (from, to)).unzip();
+        let message_delays = |flow: &mut Option<Active>| match flow {
+            Some(Active::Protocol(transfer)) => core::mem::take(&mut transfer.message_delays),
+            _ => Vec::new(),
+        };
         Outcome {
             samples,
-            delays: self.delays,
+            delays: self.world.links.flows().iter().map(|flow| flow.delays.clone()).collect(),
             completed: self.completed,
-            message_delays: self
-                .flows
-                .iter_mut()
-                .map(|flow| match flow {
-                    Some(Active::Protocol(flow)) => core::mem::take(&mut flow.message_delays),
-                    _ => Vec::new(),
-                })
-                .collect(),
-            senders: self
-                .flows
-                .iter_mut()
-                .map(|flow| flow.as_mut().and_then(|flow| flow.stats(now)))
-                .collect(),
-            receivers: self
-                .flows
-                .iter_mut()
-                .map(|flow| flow.as_mut().and_then(|flow| flow.receiver_stats(now)))
-                .collect(),
+            message_delays: self.flows.0.iter_mut().map(message_delays).collect(),
+            senders,
+            receivers,
         }
     }
 
@@ -186,89 +171,60 @@ impl<'a> World<'a> {
         let Some(algorithm) = algorithm else { return };
         let seed = self.seed.wrapping_mul(31).wrapping_add(1_000 * index as u64);
         let path = Path { rtt: self.cell.rtt(index), tcp_ecn: self.cell.tcp_ecn };
-        let flow = Active::new(self.now, algorithm, spec.work, path, seed);
-        self.timers[index] = Some(self.now);
-        self.flows[index] = Some(flow);
+        let flow = traffic::begin(&mut self.world, index, algorithm, spec.work, path, seed);
+        self.flows.0[index] = Some(flow);
     }
 
+    fn end(&mut self, index: usize) {
+        self.ended[index] = self.received(index);
+        self.flows.0[index] = None;
+        for node in &mut self.world.nodes[2 * index..2 * index + 2] {
+            *node = None;
+        }
+        self.world.links.start(self.world.now, index, Traffic::Nothing);
+    }
+
+    /// Does all that is due now.
     fn settle(&mut self) {
-        for index in 0..self.flows.len() {
-            if self.timers[index].is_some_and(|at| at <= self.now)
-                && let Some(flow) = &mut self.flows[index]
-            {
-                flow.on_timer(self.now, &mut self.out);
-                self.hand_over(index);
+        for (index, flow) in self.flows.0.iter_mut().enumerate() {
+            if let Some(flow) = flow {
+                flow.send_due(&mut self.world, index);
             }
         }
-        for direction in 0..2 {
-            for place in 0..self.links[direction].len() {
-                // The order in which packets of this direction cross the hops.
-                let hop = if direction == 0 { place } else { self.links[1].len() - 1 - place };
-                while let LinkOutput::Deliver(packet) = self.links[direction][hop].poll(self.now) {
-                    self.forward(packet);
-                }
+        while self.world.round(&mut self.flows) {}
+        self.flows.take_datagrams(&mut self.world);
+        for (index, flow) in self.flows.0.iter().enumerate() {
+            if flow.as_ref().is_some_and(|flow| flow.is_done(&self.world.links.flows()[index])) {
+                let begun = self.start + self.cell.flows[index].start;
+                self.completed[index].get_or_insert(self.world.now - begun);
             }
         }
     }
 
-    /// Passes a packet to the next hop of its route, or to its receiver.
-    fn forward(&mut self, packet: Packet) {
-        let route = &self.routes[packet.flow][usize::from(!packet.is_data)];
-        match route.get(packet.position) {
-            Some(&(hop, is_forward)) => {
-                let packet = Packet { position: packet.position + 1, ..packet };
-                self.links[usize::from(!is_forward)][hop].handle(self.now, packet);
-            }
-            None => self.deliver(packet),
-        }
+    fn received(&self, index: usize) -> u64 {
+        let flow = &self.world.links.flows()[index];
+        self.flows.0[index].as_ref().map_or(self.ended[index], |active| active.received(flow))
     }
 
-    fn deliver(&mut self, packet: Packet) {
-        let Packet { flow: index, is_data, sent, body, .. } = packet;
-        if is_data && self.now >= self.start + self.cell.warm_up {
-            self.delays[index].add(self.now - sent);
-        }
-        let Some(flow) = &mut self.flows[index] else { return };
-        flow.on_packet(self.now, is_data, body, &mut self.out);
-        if flow.is_done() {
-            let begun = self.start + self.cell.flows[index].start;
-            self.completed[index].get_or_insert(self.now - begun);
-        }
-        self.hand_over(index);
-    }
-
-    /// Passes the packets that a flow sent to its first link.
-    fn hand_over(&mut self, index: usize) {
-        let mut out = core::mem::take(&mut self.out);
-        for (is_data, body) in out.drain(..) {
-            self.sent[index] += u64::from(is_data);
-            let packet = Packet { flow: index, is_data, position: 0, sent: self.now, body };
-            self.forward(packet);
-        }
-        self.out = out;
-        self.timers[index] = self.flows[index].as_ref().and_then(Active::next_timer);
-    }
-
-    fn next_event(&mut self) -> Option<Timestamp> {
-        let now = self.now;
-        let links = self.links.iter_mut().flatten().filter_map(|link| match link.poll(now) {
-            LinkOutput::Timeout(at) => at,
-            LinkOutput::Deliver(_) => Some(now),
-        });
-        links.chain(self.timers.iter().flatten().copied()).min()
+    /// Statistics of both ends of a flow of the protocol.
+    fn stats(&self, index: usize) -> [Option<ConnectionStats>; 2] {
+        let connections = self.flows.0[index].as_ref().map(Active::connections);
+        [0, 1].map(|host| {
+            let node = self.world.nodes[2 * index + host].as_ref()?;
+            node.stats(self.world.now, connections?[host]?)
+        })
     }
 
     fn sample(&mut self) -> Sample {
-        let now = self.now;
-        let queues = self.links[0].iter_mut().map(|link| link.queue_bytes(now)).collect();
-        let received =
-            |(flow, ended): (&Option<Active>, &u64)| flow.as_ref().map_or(*ended, Active::received);
+        let (now, hops) = (self.world.now, self.cell.hops.len());
+        let received = (0..self.cell.flows.len()).map(|flow| self.received(flow)).collect();
+        let links = &mut self.world.links;
         Sample {
             time: now - self.start,
-            received: self.flows.iter().zip(&self.ended).map(received).collect(),
-            sent: self.sent.clone(),
-            links: self.links[0].iter().map(Link::stats).collect(),
-            queues,
+            received,
+            sent: links.flows().iter().map(|flow| flow.sent).collect(),
+            queues: links.all[..hops].iter_mut().map(|link| link.queue_bytes(now)).collect(),
+            links: links.all[..hops].iter().map(Link::stats).collect(),
         }
     }
 }
