@@ -66,7 +66,9 @@ pub struct Flow {
     pub link_bytes: u64,
     /// Packets sent in the direction of the data.
     pub sent: u64,
-    /// From sending to arrival of the packets of data.
+    /// Propagation delay of the data's route.
+    pub propagation: Duration,
+    /// How much longer the packets of data have taken from sending to arrival.
     pub delays: DelayHistogram,
 }
 
@@ -78,8 +80,15 @@ impl Flow {
     /// If a route has no link.
     pub fn new(routes: [Vec<usize>; 2]) -> Self {
         assert!(routes.iter().all(|route| !route.is_empty()), "a route has at least one link");
-        let (traffic, delays) = (Traffic::Nothing, DelayHistogram::default());
-        Self { routes, traffic, timer: None, link_bytes: 0, sent: 0, delays }
+        Self {
+            routes,
+            traffic: Traffic::Nothing,
+            timer: None,
+            link_bytes: 0,
+            sent: 0,
+            propagation: Duration::ZERO,
+            delays: DelayHistogram::default(),
+        }
     }
 
     /// Bytes in order at the receiver, of traffic that is no node.
@@ -176,7 +185,7 @@ impl FlowLinks {
         if is_data {
             flow.link_bytes += bats_netem::Payload::len(&body) as u64;
             if now >= self.delays_from {
-                flow.delays.add(now - sent);
+                flow.delays.add((now - sent).saturating_sub(flow.propagation));
             }
         }
         let mut out = Vec::new();

@@ -79,11 +79,12 @@ pub fn figures(cell: &Cell, outcome: &Outcome, optimum: f64) -> Figures {
     let links = || last.links.iter().zip(&first.links);
     let offered: u64 = links().map(|(b, a)| b.offered - a.offered).sum();
     let dropped: u64 = links().map(|(b, a)| congestion_drops(b) - congestion_drops(a)).sum();
-    let (base, rtt) = (cell.delay(&cell.route(0)), cell.rtt(0));
-    let queue = p95(&outcome.delays[0]).saturating_sub(base);
+    let (queue, rtt) = (p95(&outcome.delays[0]).unwrap_or_default(), cell.rtt(0));
     let seconds = (last.time - first.time).as_secs_f64().max(1e-9);
     let packets = goodput.first().map_or(0.0, |rate| rate * seconds * 1e6 / 8.0 / 1_448.0);
     let sent = (last.sent.first().unwrap_or(&0) - first.sent.first().unwrap_or(&0)) as f64;
+    let delay =
+        |(flow, delays)| p95(delays).map_or(0.0, |queue| ms(cell.delay(&cell.route(flow)) + queue));
     let (share, of_fair_share) = shares(cell, &goodput).unzip();
     Figures {
         optimum_mbps: optimum,
@@ -92,7 +93,7 @@ pub fn figures(cell: &Cell, outcome: &Outcome, optimum: f64) -> Figures {
         share,
         of_fair_share,
         goodput_mbps: goodput,
-        delay_p95_ms: outcome.delays.iter().map(|delays| ms(p95(delays))).collect(),
+        delay_p95_ms: outcome.delays.iter().enumerate().map(delay).collect(),
         drops: dropped as f64 / offered.max(1) as f64,
         start_drops: first.links.iter().map(congestion_drops).sum(),
         queue_p95_ms: ms(queue),
@@ -114,9 +115,9 @@ pub fn figures(cell: &Cell, outcome: &Outcome, optimum: f64) -> Figures {
     }
 }
 
-/// The delay that 95 % of the packets did not exceed; zero without packets.
-fn p95(delays: &DelayHistogram) -> Duration {
-    delays.percentile(95.0).unwrap_or_default()
+/// The delay that 95 % of the packets did not exceed, without the propagation delay.
+fn p95(delays: &DelayHistogram) -> Option<Duration> {
+    delays.percentile(95.0)
 }
 
 fn ms(duration: Duration) -> f64 {

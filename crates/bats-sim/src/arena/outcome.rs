@@ -30,7 +30,8 @@ pub struct Sample {
 pub struct Outcome {
     /// Samples, one every [`SAMPLE`].
     pub samples: Vec<Sample>,
-    /// Of each flow: one-way delays of the packets that arrived in the time that counts.
+    /// Of each flow: one-way delays of the packets that arrived in the time that counts, beyond the propagation delay of
+    /// the flow's route.
     pub delays: Vec<DelayHistogram>,
     /// Of each flow: from its start until all has arrived.
     pub completed: Vec<Option<Duration>>,

@@ -27,8 +27,8 @@ pub(super) fn is_relayed(cell: &Cell) -> bool {
     cell.relays && cell.hops.len() > 1 && is_plain && cell.routes.iter().all(Option::is_none)
 }
 
-/// Runs the cell. Delays of packets are the propagation delay and that of the queues before all hops,
-/// sampled each 10 ms, because packets of the ends do not cross the relays as they are.
+/// Runs the cell. Delays of packets are those of the queues before all hops, sampled each 10 ms,
+/// because packets of the ends do not cross the relays as they are.
 pub(super) fn run(cell: &Cell, congestion: CongestionAlgorithm, seed: u64) -> Outcome {
     let transport = TransportConfig { congestion, ..TransportConfig::default() };
     let config = RelayNetworkConfig {
@@ -156,8 +156,7 @@ impl Run<'_> {
         if now < START + self.cell.warm_up {
             return;
         }
-        let route = self.cell.route(0);
-        let mut delay = self.cell.delay(&route);
+        let mut delay = Duration::ZERO;
         for (queue, hop) in self.queues().into_iter().zip(&self.cell.hops) {
             let rate = hop.up.rate_bps.unwrap_or(u64::MAX).max(1) as f64;
             delay += Duration::from_secs_f64(queue as f64 * 8.0 / rate);

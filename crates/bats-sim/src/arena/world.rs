@@ -79,13 +79,17 @@ impl<'a> Run<'a> {
         };
         let flow = |flow| {
             let route = cell.route(flow);
-            Flow::new([indices(&route), indices(&opposite(&route))])
+            let mut flow = Flow::new([indices(&route), indices(&opposite(&route))]);
+            flow.propagation = cell.delay(&route);
+            flow
         };
         let start = Timestamp::from_millis(1);
         // The order in which packets cross the hops.
         let order = (0..hops).chain((hops..2 * hops).rev());
         let mut world = FlowLinks::world(start, links, (0..count).map(flow).collect(), order);
         world.links.delays_from = start + cell.warm_up;
+        // A cell of a file may let millions of packets arrive at one time.
+        world.max_work = u32::MAX;
         Self {
             cell,
             subject,
