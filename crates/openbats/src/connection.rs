@@ -85,7 +85,8 @@ impl Connection {
     }
 
     /// The reason of the end, for a call that the connection has refused because it is closed. The turn in which it was
-    /// closed may not have got to the event that says why, so this waits for it.
+    /// closed may not have got to the event that says why, so this waits for it. A turn that could not send everything
+    /// ends without it; then the reason is not known yet.
     fn reason_of_end(&self) -> CloseReason {
         let known = self.inner.slot.lock().end_reason();
         known.unwrap_or_else(|| {
