@@ -22,7 +22,7 @@ pub(crate) struct RemoteNode {
 
 /// A connection's slot with its lock, which is taken after that of the core and before that of the connection itself. A
 /// thread that holds it locks no core. Clones refer to the same slot.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct SharedSlot(Arc<Mutex<Slot>>);
 
 impl SharedSlot {

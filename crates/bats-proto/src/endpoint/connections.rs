@@ -122,8 +122,7 @@ impl Connections {
         self.shared(handle).map(SharedConnection::lock)
     }
 
-    /// The connection, locked. That this borrows the table proves that the
-    /// endpoint has locked no other one.
+    /// The connection, locked. That this borrows the table proves that the endpoint has locked no other one.
     pub(super) fn get_mut(
         &mut self,
         handle: ConnectionHandle,

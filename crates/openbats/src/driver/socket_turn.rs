@@ -50,8 +50,8 @@ impl SocketTurn {
         self.socket.send(&mut self.outgoing)
     }
 
-    /// Collects at most `limit` bursts to send, and the tasks to wake, after what calls have left. `is_turn`: the timers that are due
-    /// were handled. Returns whether more is to be sent.
+    /// Does what calls have left, and collects at most `limit` bursts to send and the tasks to wake. `is_turn`: the
+    /// timers that are due were handled. Returns whether more is to be sent.
     pub(crate) fn collect(
         &mut self,
         (core, left): (&mut Core, &SharedWork),
