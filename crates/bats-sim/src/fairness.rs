@@ -84,6 +84,24 @@ impl FairnessScenario {
         self.verdict(&self.samples())
     }
 
+    /// Runs the scenario with so many seeds, from its own up, and returns the verdict with the least Jain's index, which
+    /// meets its bounds only if all do. One against TCP runs once: its share is judged with eight seeds elsewhere
+    /// (`tests/scenarios/fairness_with_tcp.rs`).
+    pub fn worst_of(&self, seeds: u64) -> Verdict {
+        let of_one_kind = self.flows.windows(2).all(|pair| pair[0].kind == pair[1].kind);
+        let more = if of_one_kind { seeds.saturating_sub(1) } else { 0 };
+        let mut worst = self.run();
+        for seed in (1..=more).map(|offset| self.seed.wrapping_add(offset)) {
+            let verdict = Self { seed, ..self.clone() }.run();
+            let is_met = worst.is_met && verdict.is_met;
+            if verdict.jain < worst.jain {
+                worst = verdict;
+            }
+            worst.is_met = is_met;
+        }
+        worst
+    }
+
     /// Runs the scenario and returns its samples.
     pub fn samples(&self) -> Vec<SharedLinkSample> {
         let link = self.link();
@@ -188,16 +206,17 @@ pub fn scenarios(seed: u64) -> Vec<FairnessScenario> {
         ..scenario
     };
     let mut scenarios = Vec::new();
-    for count in [2, 4, 8] {
-        for (apart, order) in [(0, "together"), (3, "3 s apart")] {
-            let flows = flows(brtp, count, Duration::from_secs(apart));
-            let name = format!("{count} BRTP, {order}");
-            let scenario = base(name, flows, 1.0, vec![Bound::Jain(0.97)]);
-            scenarios.push(match (count, apart) {
-                (8, 3) => with_goal(scenario, Bound::Jain(0.97), Bound::Jain(0.83)),
-                _ => scenario,
-            });
-        }
+    // Bounds of the least of some seeds.
+    for (count, apart, least) in
+        [(2, 0, 0.97), (2, 3, 0.9), (4, 0, 0.92), (4, 3, 0.83), (8, 0, 0.9), (8, 3, 0.83)]
+    {
+        let flows = flows(brtp, count, Duration::from_secs(apart));
+        let order = if apart == 0 { "together".to_owned() } else { format!("{apart} s apart") };
+        let scenario = base(format!("{count} BRTP, {order}"), flows, 1.0, vec![Bound::Jain(0.97)]);
+        scenarios.push(match least {
+            0.97 => scenario,
+            _ => with_goal(scenario, Bound::Jain(0.97), Bound::Jain(least)),
+        });
     }
     let competitors = [
         (Kind::TcpCubic, "TCP CUBIC", Bound::Share(0.4, 0.76)),
@@ -222,7 +241,7 @@ pub fn scenarios(seed: u64) -> Vec<FairnessScenario> {
         }
     }
     let four = flows(brtp, 4, Duration::ZERO);
-    let bounds = vec![Bound::Queue(0.5), Bound::Jain(0.74)];
+    let bounds = vec![Bound::Queue(0.5), Bound::Jain(0.6)];
     scenarios.push(FairnessScenario {
         loss: 0.05,
         goal: Some(Bound::Jain(0.97)),

@@ -28,12 +28,13 @@ impl PacketBuffers {
         }
     }
 
-    /// Moves the sealed packet that is kept to the empty `buffer`; returns its length, if there is one.
+    /// Moves the sealed packet that is kept to the empty `buffer`; returns its length, if there is one. The
+    /// packet is copied: the capacity of `buffer` bounds the burst, and must stay that of the caller.
     pub(super) fn take_stash(&mut self, buffer: &mut Vec<u8>) -> Option<usize> {
         if self.stash.is_empty() {
             return None;
         }
-        core::mem::swap(buffer, &mut self.stash);
+        buffer.extend_from_slice(&self.stash);
         self.stash.clear();
         Some(buffer.len())
     }
@@ -140,13 +141,16 @@ mod tests {
     #[test]
     fn packet_that_does_not_fit_a_burst_begins_the_next_one() {
         let mut buffers = PacketBuffers::default();
-        let mut buffer = vec![1; 100];
+        let mut buffer = Vec::with_capacity(65_536);
+        buffer.resize(100, 1);
         buffer.extend([2; 50]);
         buffers.stash(&mut buffer, 100);
         assert_eq!((buffer.len(), buffers.is_occupied()), (100, true));
         buffer.clear();
         assert_eq!(buffers.take_stash(&mut buffer), Some(50));
         assert_eq!(buffer, [2; 50]);
+        // A smaller buffer would bound all further bursts of the caller.
+        assert!(buffer.capacity() >= 65_536, "{}", buffer.capacity());
         assert!(!buffers.is_occupied() && buffers.take_stash(&mut buffer).is_none());
     }
 

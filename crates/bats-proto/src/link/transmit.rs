@@ -17,7 +17,7 @@ use crate::wire::frame::{self, Frame};
 use crate::wire::short_header::{PacketKind, SHORT_HEADER_LEN, SHORT_OVERHEAD, TAG_LEN};
 use crate::wire::varint::Writer;
 
-/// Room for a datagram of the handshake, and the least for a burst.
+/// Room for a datagram of the handshake.
 const HANDSHAKE_DATAGRAM: usize = 1_500;
 /// Segments of one GSO burst: the kernel's limit.
 const MAX_SEGMENTS: usize = 64;
@@ -136,8 +136,6 @@ impl Link {
     }
 
     fn poll_handshake(&mut self, now: Timestamp, buffer: &mut Vec<u8>) -> Option<Outgoing> {
-        // The stash, whose capacity is that of a packet, may have taken the buffer's place.
-        buffer.reserve(HANDSHAKE_DATAGRAM);
         if !self.handshake.is_due(now) {
             return None;
         }

@@ -18,6 +18,8 @@ pub use wires::{Sent, Wires};
 /// See [`World::max_work`]. A sender without congestion control may send its whole buffer at once, some
 /// 100,000 packets.
 const MAX_WORK: u32 = 4_000_000;
+/// Capacity of the buffer that nodes are polled with: a burst.
+const BURST_BYTES: usize = 65_536;
 /// Maximum number of datagram buffers kept for reuse.
 const MAX_SPARE: usize = 4_096;
 
@@ -121,7 +123,7 @@ impl<C: Links, N: Node> World<C, N> {
             max_work: MAX_WORK,
             order,
             work: 0,
-            buffer: Vec::with_capacity(65_536),
+            buffer: Vec::with_capacity(BURST_BYTES),
             spare: Vec::new(),
         }
     }
@@ -256,6 +258,10 @@ impl<C: Links, N: Node> World<C, N> {
                         transmit.len,
                         self.buffer.len(),
                         "node {node} sends all that it has written"
+                    );
+                    assert!(
+                        self.buffer.capacity() >= BURST_BYTES,
+                        "node {node} leaves the buffer its capacity, which bounds a burst"
                     );
                     for segment in self.buffer.chunks(transmit.segment_size) {
                         let mut bytes = self.spare.pop().unwrap_or_default();
