@@ -38,6 +38,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -47,10 +48,15 @@ use ping::Ping;
 use rustix::process::{Signal, kill_process, test_kill_process};
 use wan::Wan;
 
-/// Tests run one at a time, because they load the host.
+/// Tests run at most two at a time, however many threads there are, because they load the host.
 fn turn() -> MutexGuard<'static, ()> {
-    static TURN: Mutex<()> = Mutex::new(());
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+    static TURNS: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let free = TURNS.iter().find_map(|turn| turn.try_lock().ok());
+    free.unwrap_or_else(|| {
+        let next = NEXT.fetch_add(1, Ordering::Relaxed);
+        TURNS[next % TURNS.len()].lock().unwrap_or_else(PoisonError::into_inner)
+    })
 }
 
 struct Tunnel {
