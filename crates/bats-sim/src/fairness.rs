@@ -49,6 +49,8 @@ pub struct FairnessScenario {
 pub struct Verdict {
     /// Name of the scenario.
     pub name: String,
+    /// Seed of all random choices.
+    pub seed: u64,
     /// Queue length in BDP.
     pub queue_bdp: f64,
     /// Loss in per cent.
@@ -73,6 +75,14 @@ pub struct Verdict {
     pub is_met: bool,
 }
 
+impl Verdict {
+    /// The worse of two: one that misses a bound, or else that with the lesser Jain's index.
+    fn worse(self, other: Self) -> Self {
+        let rank = |verdict: &Self| (verdict.is_met, verdict.jain);
+        if rank(&other) < rank(&self) { other } else { self }
+    }
+}
+
 /// Time from the start of the last flow to the start of the measurement.
 const SETTLE: Duration = Duration::from_secs(10);
 /// Duration of the measurement.
@@ -84,22 +94,15 @@ impl FairnessScenario {
         self.verdict(&self.samples())
     }
 
-    /// Runs the scenario with so many seeds, from its own up, and returns the verdict with the least Jain's index, which
-    /// meets its bounds only if all do. One against TCP runs once: its share is judged with eight seeds elsewhere
-    /// (`tests/scenarios/fairness_with_tcp.rs`).
+    /// Runs the scenario with so many seeds, from its own up, and returns the worst verdict: one that misses a bound,
+    /// or else that with the least Jain's index. A scenario with TCP runs once; `tests/scenarios/fairness_with_tcp.rs`
+    /// judges its share with eight seeds.
     pub fn worst_of(&self, seeds: u64) -> Verdict {
         let of_one_kind = self.flows.windows(2).all(|pair| pair[0].kind == pair[1].kind);
         let more = if of_one_kind { seeds.saturating_sub(1) } else { 0 };
-        let mut worst = self.run();
-        for seed in (1..=more).map(|offset| self.seed.wrapping_add(offset)) {
-            let verdict = Self { seed, ..self.clone() }.run();
-            let is_met = worst.is_met && verdict.is_met;
-            if verdict.jain < worst.jain {
-                worst = verdict;
-            }
-            worst.is_met = is_met;
-        }
-        worst
+        let seeds = (1..=more).map(|offset| self.seed.wrapping_add(offset));
+        let verdicts = seeds.map(|seed| Self { seed, ..self.clone() }.run());
+        verdicts.fold(self.run(), Verdict::worse)
     }
 
     /// Runs the scenario and returns its samples.
@@ -166,6 +169,7 @@ impl FairnessScenario {
         let bounds: Vec<String> = self.bounds.iter().map(text).collect();
         Verdict {
             name: self.name.clone(),
+            seed: self.seed,
             queue_bdp: self.queue,
             loss_percent: self.loss * 100.0,
             throughput_mbps: Vec::new(),
@@ -206,9 +210,9 @@ pub fn scenarios(seed: u64) -> Vec<FairnessScenario> {
         ..scenario
     };
     let mut scenarios = Vec::new();
-    // Bounds of the least of some seeds.
+    // The least of the seeds 1 to 8 less 5 %, where the goal is not met (ADR 0024).
     for (count, apart, least) in
-        [(2, 0, 0.97), (2, 3, 0.9), (4, 0, 0.92), (4, 3, 0.83), (8, 0, 0.9), (8, 3, 0.83)]
+        [(2, 0, 0.97), (2, 3, 0.9), (4, 0, 0.92), (4, 3, 0.83), (8, 0, 0.9), (8, 3, 0.87)]
     {
         let flows = flows(brtp, count, Duration::from_secs(apart));
         let order = if apart == 0 { "together".to_owned() } else { format!("{apart} s apart") };
@@ -248,4 +252,25 @@ pub fn scenarios(seed: u64) -> Vec<FairnessScenario> {
         ..base("4 BRTP, 5 % loss".to_owned(), four, 1.0, bounds)
     });
     scenarios
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worse_verdict_misses_a_bound_or_has_the_lesser_index() {
+        let verdict = |seed, is_met, jain| {
+            let scenario = FairnessScenario { seed, ..scenarios(1).remove(0) };
+            Verdict { is_met, jain, ..scenario.empty_verdict() }
+        };
+        let worst = |verdicts: [Verdict; 3]| verdicts.into_iter().reduce(Verdict::worse).unwrap();
+        let all_met = [verdict(1, true, 0.98), verdict(2, true, 0.97), verdict(3, true, 0.99)];
+        let found = worst(all_met);
+        assert_eq!((found.seed, found.is_met), (2, true));
+        // A missed bound of the queue counts more than a lesser index.
+        let one_missed = [verdict(1, true, 0.98), verdict(2, false, 0.99), verdict(3, true, 0.9)];
+        let found = worst(one_missed);
+        assert_eq!((found.seed, found.is_met), (2, false));
+    }
 }

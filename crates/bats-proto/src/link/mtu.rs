@@ -176,7 +176,7 @@ impl MtuDiscovery {
         }
     }
 
-    /// Whether a search has ended before the current one.
+    /// Whether a search has ended before the current one on this path.
     fn was_complete(&self) -> bool {
         self.raise_at > Timestamp::ZERO
     }
@@ -365,10 +365,11 @@ mod tests {
         let mut mtu = MtuDiscovery::new(1_472);
         let (mut now, mut full) = (Timestamp::from_millis(1), std::collections::BTreeSet::new());
         while now < Timestamp::from_millis(700_000) {
-            // No probe passes until the first search has ended.
-            if let Some(size) = mtu.poll(now, PTO, 0.0)
-                && now > Timestamp::from_millis(300_000)
-            {
+            while let Some(size) = mtu.poll(now, PTO, 0.0) {
+                // No probe passes until the first search has ended.
+                if now < Timestamp::from_millis(300_000) {
+                    continue;
+                }
                 if full.len() < 2 {
                     full.insert(now);
                 }
@@ -465,25 +466,33 @@ mod tests {
     }
 
     /// Each size of a round is sent again after half a probe timeout, and the answers are awaited for
-    /// one. A round divides the interval by five; a search ends when 16 bytes are left, and the next
-    /// one begins ten minutes later.
+    /// one; the first size of the first search is sent twice at once. A round divides the interval by
+    /// five; a search ends when 16 bytes are left, and the next one, which sends each size three times,
+    /// begins ten minutes later.
     #[test]
-    fn search_sends_each_size_twice_and_is_repeated_after_ten_minutes() {
+    fn search_sends_each_size_twice_and_three_times_after_ten_minutes() {
         type Rounds = &'static [(u64, [u16; 4])];
         let unanswered: Rounds =
             &[(100, [1_254, 1_308, 1_363, 1_417]), (250, [1_210, 1_221, 1_232, 1_243])];
+        let unanswered_later: Rounds =
+            &[(200, [1_254, 1_308, 1_363, 1_417]), (400, [1_210, 1_221, 1_232, 1_243])];
         let answered: Rounds =
             &[(100, [1_254, 1_308, 1_363, 1_417]), (250, [1_264, 1_275, 1_286, 1_297])];
         let repeated: Rounds =
-            &[(100, [1_332, 1_367, 1_402, 1_437]), (250, [1_304, 1_311, 1_318, 1_325])];
-        for (limit, first, length, second, found) in
-            [(1_200, unanswered, 400, unanswered, 1_200), (1_300, answered, 310, repeated, 1_297)]
-        {
+            &[(200, [1_332, 1_367, 1_402, 1_437]), (400, [1_304, 1_311, 1_318, 1_325])];
+        for (limit, first, length, second, found) in [
+            (1_200, unanswered, 400, unanswered_later, 1_200),
+            (1_300, answered, 310, repeated, 1_297),
+        ] {
             let mut expected = Vec::new();
-            for (start, rounds) in [(0, first), (length + 600_000, second)] {
-                expected.extend([(start, 1_472), (start, 1_472)]);
+            let later = length + 600_000;
+            let copies_of_full: [&[u64]; 2] = [&[0, 0], &[later, later + 50, later + 100]];
+            for (start, rounds, full) in
+                [(0, first, copies_of_full[0]), (later, second, copies_of_full[1])]
+            {
+                expected.extend(full.iter().map(|&at| (at, 1_472)));
                 for (at, sizes) in rounds {
-                    for copy in [start + at, start + at + 50] {
+                    for copy in (0..full.len() as u64).map(|copy| start + at + 50 * copy) {
                         expected.extend(sizes.iter().map(|&size| (copy, size)));
                     }
                 }
@@ -491,7 +500,7 @@ mod tests {
             let mut mtu = MtuDiscovery::new(1_472);
             let end = Timestamp::from_millis(1_000_000);
             assert_eq!(probes_until(&mut mtu, limit, end), expected);
-            let next = length + 600_000 + 400 + 600_000;
+            let next = later + 600 + 600_000;
             assert_eq!(
                 (mtu.current(), mtu.next_timeout()),
                 (found, Some(Timestamp::from_millis(next)))

@@ -28,8 +28,8 @@ impl PacketBuffers {
         }
     }
 
-    /// Moves the sealed packet that is kept to the empty `buffer`; returns its length, if there is one. The
-    /// packet is copied: the capacity of `buffer` bounds the burst, and must stay that of the caller.
+    /// Copies the sealed packet that is kept to the empty `buffer`; returns its length, if there is one. The
+    /// capacity of `buffer` bounds the burst, so it stays that of the caller.
     pub(super) fn take_stash(&mut self, buffer: &mut Vec<u8>) -> Option<usize> {
         if self.stash.is_empty() {
             return None;

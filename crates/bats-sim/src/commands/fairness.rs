@@ -8,8 +8,10 @@ use crate::{Failure, print_line};
 
 pub(crate) const LEGEND: &str = "\
 A link of 100 Mbit/s with a one-way delay of 20 ms, measured for 30 s, from 10 s after the last \
-flow started. A line is of the seed with the least Jain index; the bounds hold for all seeds. 'share': throughput share of the first flow, its redundancy included. 'Jain': \
-fairness index of the goodputs, 1 if all are equal. 'queue': mean queue as a fraction of its \
+flow started. A line without TCP is of the worst of its seeds: one that misses \
+a bound, or else that with the least Jain index; one with TCP is of the first seed alone. 'share': \
+throughput share of the first flow, its redundancy included. 'Jain': fairness index of the goodputs, \
+1 if all are equal. 'queue': mean queue as a fraction of its \
 length. TCP is a model: ACK clocking, selective acknowledgements, CUBIC (RFC 9438) or BBRv1. \
 A goal at the end of a line is withdrawn: the bound is weaker (ADR 0024). The exit status is 1 if \
 a bound is missed.";
@@ -23,7 +25,8 @@ pub(crate) struct Fairness {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// Number of seeds of each scenario without TCP
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=10_000), conflicts_with = "trace")]
+    #[arg(long, default_value_t = 4, conflicts_with = "trace")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000))]
     seeds: u64,
     /// Print the figures as a JSON array of objects
     #[arg(long)]
@@ -46,7 +49,7 @@ fn line(verdict: &Verdict) -> String {
         goal => format!("  goal: {goal}"),
     };
     format!(
-        "{:34} {:5.1} {:5.1} {:6.3} {:6.3} {:6.3} {:8.2} {:6.3}  {:18} {:6} {}{goal}",
+        "{:34} {:5.1} {:5.1} {:6.3} {:6.3} {:6.3} {:8.2} {:6.3}  {:18} {:6} {}  seed {}{goal}",
         verdict.name,
         verdict.queue_bdp,
         verdict.loss_percent,
@@ -58,6 +61,7 @@ fn line(verdict: &Verdict) -> String {
         verdict.bound,
         met,
         rates.join(" "),
+        verdict.seed,
     )
 }
 

@@ -39,7 +39,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -52,7 +52,11 @@ use wan::Wan;
 fn turn() -> MutexGuard<'static, ()> {
     static TURNS: [Mutex<()>; 2] = [Mutex::new(()), Mutex::new(())];
     static NEXT: AtomicUsize = AtomicUsize::new(0);
-    let free = TURNS.iter().find_map(|turn| turn.try_lock().ok());
+    let free = TURNS.iter().find_map(|turn| match turn.try_lock() {
+        Ok(turn) => Some(turn),
+        Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
+    });
     free.unwrap_or_else(|| {
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
         TURNS[next % TURNS.len()].lock().unwrap_or_else(PoisonError::into_inner)
