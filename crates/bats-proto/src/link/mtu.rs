@@ -13,7 +13,7 @@ const ROUND_SIZES: usize = 4;
 /// Bounds of the number of copies of a probe before its size counts as too large.
 const MIN_COPIES: u8 = 2;
 /// The least in later searches, during which data may fill a short queue (MAX_PROBES, RFC 8899, section 5.1.2). With two,
-/// 5 of 44 searches ended below the path MTU on a full link of 2 Mbit/s.
+/// some searches on a full link of 2 Mbit/s ended below the path MTU for ten minutes.
 const MIN_LATER_COPIES: u8 = 3;
 const MAX_COPIES: u8 = 6;
 /// Probability that random loss hits all copies of a probe; it sets their number. A loss below 3 %

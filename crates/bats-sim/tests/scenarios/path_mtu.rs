@@ -235,7 +235,7 @@ fn probe_timeouts_back_off_while_only_small_packets_pass() {
 
 /// A limit of 1,300 bytes, which ends at second 505. At 200 and 500 s not even the smallest packets pass for 5 s;
 /// the search after such a black hole must not postpone the next search up to the maximum, ten minutes after the
-/// first one. Probes meet a queue that the data fill at times; with the last three seeds too few copies of them failed.
+/// first one. Probes meet a queue that the data fill at times; with these seeds two copies of a probe were lost.
 #[test]
 fn a_raised_mtu_is_found_ten_minutes_after_the_last_search_despite_black_holes() {
     for seed in [1, 10, 16, 25] {
