@@ -485,6 +485,27 @@ fn group_is_no_destination_of_a_route() {
     assert_eq!(relay.routes(GROUP).count(), 0);
 }
 
+/// What arrived before there were branches does not go to them, whichever link it came over.
+#[test]
+fn new_branches_get_nothing_that_arrived_before() {
+    let mut network = Network::new(2, &[(0, 1), (0, 1), (0, 1), (0, 1)]);
+    let (now, seen) = (network.now(), view(12_000_000, 4));
+    network.set_entry(1, &[0, 1], &[]);
+    let receive = |network: &mut Network, link: u64, number: u64| {
+        let packet = source_packet(KEY, number);
+        network.nodes[1].on_packet(now, LinkId(link), &seen, PacketKind::Source, &packet);
+    };
+    receive(&mut network, 1, 0);
+    receive(&mut network, 2, 4);
+    network.set_entry(1, &[2], &[&[3]]);
+    for number in [0, 4, 5] {
+        receive(&mut network, 3, number);
+    }
+    let relay = &mut network.nodes[1];
+    let pull = |number| relay.pull(now, LinkId(4), &seen, number, &mut Vec::new());
+    assert_eq!((1..100).map_while(pull).count(), 1);
+}
+
 /// A change of a relay, or a packet that it receives.
 #[derive(Clone, Debug)]
 enum Step {

@@ -293,6 +293,9 @@ impl Relay {
                 self.stats.delivered = self.stats.delivered.saturating_add(1);
             } else if self.is_new_over_all_links(now, link, key, &parts(&header)) {
                 self.forward_unrecoded(key, (kind, hop_limit), self.limit_of(link), payload);
+            } else {
+                self.stats.dropped.non_innovative =
+                    self.stats.dropped.non_innovative.saturating_add(1);
             }
             return here;
         }
@@ -349,7 +352,14 @@ impl Relay {
         }
         self.stats.delivered = self.stats.delivered.saturating_add(u64::from(here));
         let parts = (space, wire_batch, window, vector);
-        if !onward || !is_over_one_link && !self.is_new_over_all_links(now, link, key, &parts) {
+        // Of a group, what arrives before there are branches counts too: they do not get it later.
+        let counts = !is_over_one_link && (onward || key.destination.is_group());
+        let is_new = !counts || self.is_new_over_all_links(now, link, key, &parts);
+        if !onward {
+            return here;
+        }
+        if !is_new {
+            self.stats.dropped.non_innovative = self.stats.dropped.non_innovative.saturating_add(1);
             return here;
         }
         let limit = self.limit_of(link);
@@ -381,9 +391,7 @@ impl Relay {
         let links = flow.inbound.keys().chain([&link]).filter_map(|link| self.links.get(link));
         let longest = links.map(|link| batch_timeout(&link.view)).max().unwrap_or_default();
         let over_all_links = flow.over_all_links.get_or_insert_default();
-        let is_new = over_all_links.is_innovative(now, *space, *batch, vector, longest);
-        self.stats.dropped.non_innovative += u64::from(!is_new);
-        is_new
+        over_all_links.is_innovative(now, *space, *batch, vector, longest)
     }
 
     fn forward_unrecoded(
