@@ -86,7 +86,8 @@ impl Connection {
 /// receives messages instead. What is written is sent without a flush. The calls of this type are cancel
 /// safe unless stated otherwise. Dropping the channel finishes its sending direction and stops reading with code 0.
 ///
-/// The connection stays open as long as a channel of it is held.
+/// The connection stays open as long as a channel of it is held, unless it is
+/// [a link](crate::node::Links::session).
 pub struct Channel {
     connection: Connection,
     id: ChannelId,

@@ -38,11 +38,15 @@ struct Inner {
     remote: SocketAddr,
     /// Set when the connection is established, if both ends enable compression.
     codec: OnceLock<MessageCodec>,
+    /// Whether the connection and the endpoint stay open as long as this value exists.
+    keeps_open: bool,
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.shared.on_dropped(Some(self.handle));
+        if self.keeps_open {
+            self.shared.on_dropped(Some(self.handle));
+        }
     }
 }
 
@@ -67,7 +71,6 @@ impl Connection {
         handle: Handle,
         remote: SocketAddr,
     ) -> Self {
-        core.handles += 1;
         let codec = OnceLock::new();
         let slot = core.slots.get(&handle).cloned();
         // A connection without a slot has ended.
@@ -76,7 +79,9 @@ impl Connection {
         if let Some(agreed) = slot.lock().codec {
             let _ = codec.set(agreed);
         }
-        Self { inner: Arc::new(Inner { shared, handle, slot, remote, codec }) }
+        let keeps_open = !slot.lock().is_link;
+        core.handles += usize::from(keeps_open);
+        Self { inner: Arc::new(Inner { shared, handle, slot, remote, codec, keeps_open }) }
     }
 
     /// Runs a call for this connection.

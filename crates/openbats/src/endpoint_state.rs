@@ -173,6 +173,9 @@ impl Core {
                 });
                 slot.calls = None;
                 slot.wake_all(due);
+                if slot.is_link {
+                    self.slots.remove(&handle);
+                }
             }
             event => {
                 let Some(slot) = self.slots.get(&handle) else { return };
@@ -314,7 +317,8 @@ impl Core {
             None => {
                 let is_over = self.is_shut_down || self.refuses_new || self.endpoints == 0;
                 node.on_link_event(now, packets, connection, (event, is_over), due);
-                true
+                // The rest is for the session of the link, if there is one.
+                !self.slots.contains_key(&handle)
             }
         }
     }

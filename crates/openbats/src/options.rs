@@ -42,6 +42,17 @@ impl Trust {
         Self(Source::Peer(PeerTrust::Fingerprints(vec![fingerprint.0])))
     }
 
+    /// The fingerprint, if exactly one is trusted.
+    pub(crate) fn only_fingerprint(&self) -> Option<Fingerprint> {
+        match &self.0 {
+            Source::Peer(PeerTrust::Fingerprints(prints)) => match prints[..] {
+                [print] => Some(Fingerprint(print)),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Trusts servers whose certificate has one of these fingerprints.
     #[must_use]
     pub fn fingerprints(fingerprints: impl IntoIterator<Item = Fingerprint>) -> Self {

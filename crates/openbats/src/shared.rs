@@ -240,7 +240,11 @@ impl Shared {
             let open: Vec<_> = core
                 .slots
                 .iter()
-                .filter(|(_, slot)| slot.lock().end.is_none())
+                // Links end after the sessions.
+                .filter(|(_, slot)| {
+                    let slot = slot.lock();
+                    slot.end.is_none() && !slot.is_link
+                })
                 .map(|(handle, _)| *handle)
                 .collect();
             for handle in open {

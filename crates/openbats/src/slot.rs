@@ -57,6 +57,8 @@ pub(crate) struct Slot {
     pub(crate) peer_fingerprint: Option<[u8; 32]>,
     /// The application holds a [`Connection`](crate::Connection) to it, or will get one.
     pub(crate) is_held: bool,
+    /// The connection is a link of a node: it does not depend on who holds it.
+    pub(crate) is_link: bool,
     /// Whether a message was refused because the send budget was used up, and no space has become free
     /// since.
     pub(crate) is_blocked: bool,

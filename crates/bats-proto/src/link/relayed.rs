@@ -49,6 +49,8 @@ pub(super) struct Relayed {
     is_admitted: bool,
     /// The packet source had a packet when last asked, or has signalled one since.
     is_ready: bool,
+    /// The link's own session has sent the last packet, so the source has the next turn.
+    has_next_turn: bool,
     inputs: VecDeque<RelayInput>,
     /// Packets and reports for the relay from a peer that is not admitted, or too many.
     refused: u64,
@@ -72,6 +74,16 @@ impl Relayed {
     /// Whether the packet source may have a packet.
     pub(super) fn is_ready(&self) -> bool {
         self.is_ready
+    }
+
+    /// Sets whether the packet source comes before the link's own session next time.
+    pub(super) fn set_next_turn(&mut self, has_next_turn: bool) {
+        self.has_next_turn = has_next_turn;
+    }
+
+    /// Whether the packet source comes before the link's own session.
+    pub(super) fn has_next_turn(&self) -> bool {
+        self.has_next_turn
     }
 
     /// Keeps a packet or report for the endpoint.

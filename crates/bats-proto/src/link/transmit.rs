@@ -426,7 +426,7 @@ impl Link {
         self.relayed.is_ready() || session.has_data()
     }
 
-    /// Pulls the next payload from the session, or else from the relay; returns its kind, and whether it is
+    /// Pulls the next payload from the session or the relay, which take turns; returns its kind, and whether it is
     /// relayed.
     fn next_payload(
         &mut self,
@@ -435,17 +435,35 @@ impl Link {
         session: &mut impl LinkSession,
         source: &mut Option<&mut dyn PacketSource>,
     ) -> Option<(PacketKind, bool)> {
+        let is_turn_of_source = self.relayed.is_ready() && self.relayed.has_next_turn();
+        if is_turn_of_source && let Some(kind) = self.pull_relayed(now, link_view, source) {
+            return Some((kind, true));
+        }
         let (path_mtu, out) = (self.mtu.current(), self.buffers.payload_mut());
         if let Some(kind) = session.next_coded(now, path_mtu, view, out) {
+            self.relayed.set_next_turn(true);
             return Some((kind, false));
         }
-        let source = source.as_mut()?;
-        let number = self.sent.peek_next();
-        let kind = source.pull(now, link_view, number, self.buffers.payload_mut());
-        if kind.is_none() {
-            self.relayed.set_ready(false);
+        if is_turn_of_source {
+            return None;
         }
-        kind.map(|kind| (kind, true))
+        self.pull_relayed(now, link_view, source).map(|kind| (kind, true))
+    }
+
+    /// Pulls the next payload from the relay.
+    fn pull_relayed(
+        &mut self,
+        now: Timestamp,
+        view: &LinkView,
+        source: &mut Option<&mut dyn PacketSource>,
+    ) -> Option<PacketKind> {
+        let source = source.as_mut()?;
+        let kind = source.pull(now, view, self.sent.peek_next(), self.buffers.payload_mut());
+        match kind {
+            Some(_) => self.relayed.set_next_turn(false),
+            None => self.relayed.set_ready(false),
+        }
+        kind
     }
 
     /// Sends the payload that is too large for the path MTU, in equal fragments.

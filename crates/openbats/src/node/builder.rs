@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use bats_proto::relay::RelayConfig;
 use bats_proto::{Mode, PresharedKey, TransportConfig};
 
-use super::state::{NodeSetup, serves};
+use super::state::{LinkChannels, NodeSetup, serves};
 use super::{LinkPolicy, Node, NodeId};
 use crate::builder::{Builder, NodeStart};
 use crate::driver::{IoThreads, canonical};
@@ -45,6 +45,7 @@ impl NodeBuilder {
                 peers: BTreeMap::new(),
                 any_peer: false,
                 link_messages: false,
+                link_channels: None,
             },
             relay: RelayConfig::new(id),
             addresses: Vec::new(),
@@ -112,6 +113,17 @@ impl NodeBuilder {
     #[must_use]
     pub fn link_messages(mut self, accepts: bool) -> Self {
         self.setup.link_messages = accepts;
+        self
+    }
+
+    /// Gives links with the nodes of [`peer`](Self::peer) a [session of their own](super::Links::session). In those that
+    /// this node opens the neighbour may have so many channels open, and this end uses at most so many bytes for received
+    /// data, in place of [`LinkOptions::transport`](super::LinkOptions::transport); in those that neighbours open it is
+    /// what [`transport`](Self::transport) says. Neighbours without this option open none. By
+    /// default a link in which a channel is opened is closed.
+    #[must_use]
+    pub fn link_channels(mut self, count: u32, receive_budget: usize) -> Self {
+        self.setup.link_channels = Some(LinkChannels { count, receive_budget });
         self
     }
 

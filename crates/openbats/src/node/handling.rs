@@ -124,6 +124,12 @@ impl NodeState {
                 // memory.
                 packets.close(now, connection, codes::MESSAGE, "a link has no messages of its own");
             }
+            Happened::ChannelIncoming if self.setup.link_channels.is_some() => {
+                if !self.has_session(connection) {
+                    // The neighbour may have a session with this node while this one has none with it. The link stays.
+                    stop_channels(packets, connection);
+                }
+            }
             Happened::ChannelIncoming => {
                 // Sessions that are accepted may have channels, and links are accepted with the same
                 // parameters. What arrives in channels of a link would never be read.
@@ -132,6 +138,13 @@ impl NodeState {
             Happened::Closed(reason) => self.on_link_closed(now, packets, connection, reason, due),
             _ => {}
         }
+    }
+
+    /// Whether the application can have the session of this link.
+    fn has_session(&self, connection: ConnectionHandle) -> bool {
+        let link = self.links.of(connection).and_then(|link| self.links.get(link));
+        let neighbour = link.and_then(|link| self.node_with(link.fingerprint?));
+        self.setup.link_channels.is_some() && neighbour.is_some()
     }
 
     /// Takes messages of a neighbour. They wait nowhere, so that they use no memory.
@@ -283,5 +296,13 @@ impl NodeState {
         if is_over {
             self.links.remove(id);
         }
+    }
+}
+
+/// Stops the channels that a neighbour has opened, of which no one reads.
+fn stop_channels(packets: &mut Endpoint, connection: ConnectionHandle) {
+    while let Ok(Some(channel)) = packets.accept_channel(connection) {
+        packets.stop_channel(connection, channel, codes::NO_SESSION);
+        packets.reset_channel(connection, channel, codes::NO_SESSION);
     }
 }

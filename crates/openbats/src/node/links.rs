@@ -7,10 +7,16 @@ use std::task::Poll;
 use bats_proto::relay::LinkQueue;
 use bytes::Bytes;
 
+use super::NodeId;
 use super::link::{LinkError, LinkId, LinkOptions, LinkPolicy, LinkStatus};
 use super::link_table::MAX_LINK_MESSAGE;
+use super::session::Session;
+use crate::connection::Connection;
+use crate::endpoint_state::Core;
 use crate::fingerprint::Fingerprint;
 use crate::shared::Shared;
+use crate::slot::Slot;
+use crate::transport::Handle;
 
 /// A link to a neighbour. It stays open when this value is dropped, until it or the node is closed.
 #[derive(Clone, Debug)]
@@ -129,6 +135,59 @@ impl Links {
         let core = &mut *core;
         let connection = core.node.as_ref()?.links.get(id)?.connection?;
         core.endpoint.packets().relay_link_queue(connection)
+    }
+
+    /// The session of a link itself, while the link is established: its channels use this link alone. No relay takes
+    /// part: packets are neither recoded nor sealed twice, so a channel costs less processor time than one of a
+    /// session over routes. At the link, packets of this session and all others take turns, so that it has half of a
+    /// full link. It ends with the link, also if that is established again
+    /// or another link leads to the neighbour; what is in flight is lost then.
+    ///
+    /// Both nodes need [`link_channels`](super::NodeBuilder::link_channels), and a node that opens a link must trust
+    /// exactly the fingerprint that [`peer`](super::NodeBuilder::peer) names. A channel whose other end has no such session is
+    /// stopped with [`codes::NO_SESSION`](super::codes::NO_SESSION). Messages of this session are those of
+    /// [`send`](Self::send) and of its events. [`Session::close`] ends the link as a failure does; dropping the session or a
+    /// channel of it does not, and neither keeps the node open.
+    ///
+    /// `None` if the link is not established, its neighbour has a certificate that [`peer`](super::NodeBuilder::peer) ties to
+    /// no node or to several, or links of this node have no channels.
+    #[must_use]
+    pub fn session(&self, id: LinkId) -> Option<Session> {
+        let mut core = self.shared.lock();
+        let node = core.node.as_ref()?;
+        let neighbour = node.node_with(node.links.get(id)?.fingerprint?)?;
+        self.session_of(&mut core, id, neighbour)
+    }
+
+    /// The [sessions](Self::session) of all links, at one moment.
+    #[must_use]
+    pub fn sessions(&self) -> Vec<Session> {
+        let mut core = self.shared.lock();
+        let links = core.node.as_ref().map(|node| node.links_with_nodes()).unwrap_or_default();
+        let session = |(id, node)| self.session_of(&mut core, id, node);
+        links.into_iter().filter_map(session).collect()
+    }
+
+    fn session_of(&self, core: &mut Core, id: LinkId, neighbour: NodeId) -> Option<Session> {
+        let node = core.node.as_ref()?;
+        node.setup.link_channels?;
+        let entry = node.links.get(id)?;
+        let (handle, remote) = (Handle::Packets(entry.connection?), entry.remote);
+        let establishment = (id, entry.established);
+        if !core.slots.contains_key(&handle) {
+            let slot = Slot {
+                established: true,
+                mode: core.endpoint.mode(handle)?,
+                is_reliable: core.endpoint.is_reliable(handle),
+                peer_fingerprint: core.endpoint.peer_fingerprint(handle),
+                is_held: true,
+                is_link: true,
+                ..Slot::default()
+            };
+            core.add_slot(handle, slot);
+        }
+        let connection = Connection::new(self.shared.clone(), core, handle, remote);
+        Some(Session::of_link(connection, neighbour, establishment))
     }
 
     /// Sends a message of at most 1,024 bytes to the neighbour on a link, for the management of nodes. It is

@@ -50,8 +50,14 @@ impl Routes {
     /// The established links over which the current routes lead to a node, with their tiers.
     #[must_use]
     pub fn links_to(&self, destination: NodeId) -> Vec<(LinkId, u8)> {
+        self.links_to_each(&[destination]).pop().unwrap_or_default()
+    }
+
+    /// As [`links_to`](Self::links_to) for each of these nodes, in their order and for one moment.
+    #[must_use]
+    pub fn links_to_each(&self, destinations: &[NodeId]) -> Vec<Vec<(LinkId, u8)>> {
         let core = self.shared.lock();
-        let Some(node) = &core.node else { return Vec::new() };
-        node.resolve(destination).into_iter().map(|(link, _, tier)| (link, tier)).collect()
+        let Some(node) = &core.node else { return vec![Vec::new(); destinations.len()] };
+        node.links_to_each(destinations)
     }
 }

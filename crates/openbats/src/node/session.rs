@@ -7,7 +7,7 @@ use std::time::Duration;
 use bats_proto::{CloseReason, ConnectionStats, Mode};
 use bytes::Bytes;
 
-use super::NodeId;
+use super::{LinkId, NodeId};
 use crate::channel::Channel;
 use crate::connection::Connection;
 use crate::error::{ChannelError, RecvError, SendError};
@@ -31,6 +31,7 @@ use crate::wait::Wait;
 pub struct Session {
     connection: Connection,
     remote: RemoteNode,
+    link: Option<(LinkId, u64)>,
 }
 
 impl AsRef<Connection> for Session {
@@ -41,7 +42,13 @@ impl AsRef<Connection> for Session {
 
 impl Session {
     pub(crate) fn new(connection: Connection, remote: RemoteNode) -> Self {
-        Self { connection, remote }
+        Self { connection, remote, link: None }
+    }
+
+    /// The session of a link that was established for the so many-th time.
+    pub(crate) fn of_link(connection: Connection, neighbour: NodeId, link: (LinkId, u64)) -> Self {
+        let remote = RemoteNode { id: neighbour, is_direct: false };
+        Self { connection, remote, link: Some(link) }
     }
 
     /// The other end.
@@ -55,6 +62,13 @@ impl Session {
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.remote.is_direct
+    }
+
+    /// The link whose own session this is ([`Links::session`](super::Links::session)), and how many times it had been
+    /// established: sessions for which both are equal are the same.
+    #[must_use]
+    pub fn link(&self) -> Option<(LinkId, u64)> {
+        self.link
     }
 
     /// Queues a message; completes when the send buffer has room for it, not when the message

@@ -48,6 +48,26 @@ pub(crate) struct NodeSetup {
     pub(crate) any_peer: bool,
     /// Whether neighbours may send messages on links.
     pub(crate) link_messages: bool,
+    /// What the sessions of links may take, if links have sessions.
+    pub(crate) link_channels: Option<LinkChannels>,
+}
+
+/// What the session of a link may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LinkChannels {
+    /// Channels that the neighbour may have open.
+    pub(crate) count: u32,
+    /// Bytes of received data.
+    pub(crate) receive_budget: usize,
+}
+
+impl NodeSetup {
+    /// The node whose certificate this is. One of several nodes identifies none of them.
+    fn node_with(&self, fingerprint: Fingerprint) -> Option<NodeId> {
+        let nodes = self.peers.iter().filter(|(_, prints)| prints.contains(&fingerprint));
+        let mut nodes = nodes.map(|(node, _)| *node);
+        nodes.next().filter(|_| nodes.next().is_none())
+    }
 }
 
 #[derive(Debug)]
@@ -107,11 +127,33 @@ impl NodeState {
         Some(policy.enforced(self.setup.relaying, fingerprint, neighbour))
     }
 
-    /// The node whose certificate this is. One of several nodes identifies none of them.
-    fn node_with(&self, fingerprint: Fingerprint) -> Option<NodeId> {
-        let nodes = self.setup.peers.iter().filter(|(_, prints)| prints.contains(&fingerprint));
-        let mut nodes = nodes.map(|(node, _)| *node);
-        nodes.next().filter(|_| nodes.next().is_none())
+    pub(crate) fn node_with(&self, fingerprint: Fingerprint) -> Option<NodeId> {
+        self.setup.node_with(fingerprint)
+    }
+
+    /// The established links whose certificate identifies a node, with it.
+    pub(crate) fn links_with_nodes(&self) -> Vec<(LinkId, NodeId)> {
+        // `None` for a certificate of several nodes.
+        let mut nodes: BTreeMap<[u8; 32], Option<NodeId>> = BTreeMap::new();
+        for (&node, prints) in &self.setup.peers {
+            for print in prints {
+                let known = nodes.entry(print.0).or_insert(Some(node));
+                *known = known.filter(|known| *known == node);
+            }
+        }
+        let established = self.links.iter().filter(|(_, entry)| entry.is_up());
+        let with_node =
+            |(id, entry): (LinkId, &Entry)| Some((id, (*nodes.get(&entry.fingerprint?.0)?)?));
+        established.filter_map(with_node).collect()
+    }
+
+    /// The established links over which the routes lead to each of these nodes, with their tiers.
+    pub(crate) fn links_to_each(&self, nodes: &[NodeId]) -> Vec<Vec<(LinkId, u8)>> {
+        let neighbours = self.neighbour_links();
+        let links = |node: &NodeId| self.resolve_with(&neighbours, *node);
+        let without_connection =
+            |found: Vec<(LinkId, _, u8)>| found.into_iter().map(|(link, _, tier)| (link, tier));
+        nodes.iter().map(|node| without_connection(links(node)).collect()).collect()
     }
 
     /// Whether a link with this node is established.
@@ -378,12 +420,6 @@ impl NodeState {
 
     // Routes.
 
-    /// The established links over which the routes lead to a node: with their connections and
-    /// tiers.
-    pub(crate) fn resolve(&self, destination: NodeId) -> Vec<(LinkId, ConnectionHandle, u8)> {
-        self.resolve_with(&self.neighbour_links(), destination)
-    }
-
     /// The links with each neighbour, so that many routes are resolved in little time.
     fn neighbour_links(&self) -> NeighbourLinks {
         let mut links = NeighbourLinks::new();
@@ -395,6 +431,8 @@ impl NodeState {
         links
     }
 
+    /// The established links over which the routes lead to a node: with their connections and
+    /// tiers.
     fn resolve_with(
         &self,
         neighbours: &NeighbourLinks,
@@ -568,9 +606,14 @@ fn dial(
         .transport(options.transport.clone())
         .with_node_defaults(&setup.identity, setup.preshared_key.as_ref());
     let (mut config, Extras { .. }) = client.into_config();
-    // The mode matters only for messages of the link itself, and there are none. No one reads channels.
+    // The mode matters only for messages and channels of the link itself.
     let transport = Arc::make_mut(&mut config.transport);
     (transport.mode, transport.channels) = (bats_proto::Mode::Brtp, None);
+    if let Some(LinkChannels { count, receive_budget }) = setup.link_channels
+        && options.trust.only_fingerprint().is_some_and(|print| setup.node_with(print).is_some())
+    {
+        (transport.channels, transport.receive_budget) = (Some(count), receive_budget);
+    }
     let local = bats_proto::Local { ip: options.local_ip, interface };
     let name = &options.server_name;
     Ok(packets.connect_from(now, local, options.remote, name, config)?)

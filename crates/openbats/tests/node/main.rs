@@ -7,6 +7,7 @@ mod admission;
 mod direct;
 mod ends;
 mod groups;
+mod link_sessions;
 mod links;
 mod relay_process;
 mod relays;
