@@ -442,6 +442,14 @@ fn peers(worker: &Worker) -> Vec<Value> {
     plan.peers.iter().map(describe).collect()
 }
 
+/// The link whose session transports the packets of a lane.
+fn over_link(worker: &Worker, lane: &Lane) -> Option<Value> {
+    let used = lane.used()?;
+    let (name, link) = named_links(worker).into_iter().find(|(_, link)| link.id == used.link.0)?;
+    let name = name.unwrap_or_else(|| link.remote.to_string());
+    Some(json!({ "link": name, "traffic": traffic(&used.session.stats()) }))
+}
+
 fn sessions(worker: &Worker) -> Vec<Value> {
     let mut list = Vec::new();
     for (id, lanes) in &worker.table().lanes {
@@ -450,6 +458,7 @@ fn sessions(worker: &Worker) -> Vec<Value> {
             let queue = lane.queue_stats();
             list.push(json!({
                 "peer": id, "class": class, "direction": "out", "traffic": traffic(&session.stats()),
+                "over_link": over_link(worker, lane),
                 "queue": {
                     "packets": queue.packets, "bytes": queue.bytes, "dropped": queue.dropped,
                     "marked": queue.marked, "overflowed": queue.overflowed,

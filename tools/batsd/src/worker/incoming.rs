@@ -15,18 +15,25 @@ use bats_node::NodeId;
 use openbats::Channel;
 use openbats::node::Session;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::Worker;
 use super::services::{NEGOTIATION, exit};
 use super::tunnel::{self, MAX_CHANNELS, format::TUNNEL};
 
-/// Serves the channels that a peer opens. They end with the session.
+/// Serves the channels that a peer opens. They end with the session, and if this is aborted.
 pub(super) async fn serve(worker: Arc<Worker>, peer: NodeId, session: Session) {
     let places = Arc::new(Semaphore::new(MAX_CHANNELS));
-    while let Ok(channel) = session.accept_channel().await {
+    let mut open = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = session.accept_channel() => accepted,
+            Some(_) = open.join_next() => continue,
+        };
+        let Ok(channel) = accepted else { return open.detach_all() };
         let (worker, places) = (Arc::clone(&worker), Arc::clone(&places));
-        tokio::spawn(async move { serve_channel(&worker, peer, channel, &places).await });
+        open.spawn(async move { serve_channel(&worker, peer, channel, &places).await });
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod first_use;
 pub mod fuzzing;
 mod incoming;
 mod kernel;
+mod link_sessions;
 mod names;
 mod recorded;
 mod reloads;
@@ -99,6 +100,7 @@ struct Worker {
     recorded: recorded::Recorded,
     /// Sessions that peers have opened, by peer and mode: a new one replaces the old one.
     inbound: Mutex<BTreeMap<(NodeId, bool), (Session, AbortHandle)>>,
+    link_sessions: Mutex<link_sessions::LinkSessions>,
     started: Instant,
     sandbox: Sandbox,
     reloads: reloads::Reloads,
@@ -184,6 +186,7 @@ async fn serve(
         names: Arc::new(Names::new(config.has_names(), &config.listen)),
         recorded: recorded::Recorded::default(),
         inbound: Mutex::default(),
+        link_sessions: Mutex::default(),
         started: Instant::now(),
         sandbox,
         reloads: reloads::Reloads::new(Arc::clone(&keeper)),
@@ -243,16 +246,16 @@ async fn serve(
                     worker.record(&event);
                     // Anyone can cause refusals at the rate of handshakes.
                     if !events::is_refusal(&event) {
-                        worker.reconcile();
+                        worker.follow();
                     }
                 }
                 None => bail!("the I/O thread has ended"),
             },
-            () = worker.kernel.changed.notified() => worker.reconcile(),
-            () = worker.names.answered.notified() => worker.reconcile(),
+            () = worker.kernel.changed.notified() => worker.follow(),
+            () = worker.names.answered.notified() => worker.follow(),
             _ = check.tick() => {
                 worker.events.report_refusal(Instant::now());
-                worker.reconcile();
+                worker.follow();
             }
         }
     }
@@ -264,7 +267,8 @@ fn start_node(config: &Config, setup: &Setup) -> anyhow::Result<Node> {
     let identity = Identity::from_pem("identity", setup.identity.as_bytes())?;
     let mut builder = Node::builder(library_id(config.plan.id), identity)
         .relaying(config.relay)
-        .link_messages(true);
+        .link_messages(true)
+        .link_channels(tunnel::MAX_CHANNELS as u32, tunnel::RECEIVE_BUDGET);
     // The default is for large hosts. Unread data of all peers must not take the host's memory.
     let memory = rustix::system::sysinfo();
     let total = memory.totalram as u64 * u64::from(memory.mem_unit);
@@ -392,6 +396,7 @@ impl Worker {
         let table = Table { owners, mode, lanes, has_link_local, neighbours };
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
         self.find_neighbours(&plan);
+        link_sessions::update(self);
         *self.speedtests.allowed.write().unwrap_or_else(PoisonError::into_inner) =
             Arc::new(config.speedtest.clone());
         *self.services.allow.write().unwrap_or_else(PoisonError::into_inner) =
@@ -400,7 +405,7 @@ impl Worker {
     }
 
     /// Changes links or routes until the next reload, or until this process ends.
-    fn change(&self, change: &Change) -> Result<(), String> {
+    fn change(self: &Arc<Self>, change: &Change) -> Result<(), String> {
         if matches!(change, Change::AddHost(..)) && !self.names.can_resolve {
             return Err("no `remote` of the file has a host name, so this process may not resolve names: add \
                         the link to the file and restart batsd, or give an address"
@@ -419,7 +424,7 @@ impl Worker {
             let mut plan = lock(&self.plan);
             *plan = plan.with(change).map_err(|error| error.to_string())?;
         }
-        self.reconcile();
+        self.follow();
         Ok(())
     }
 
@@ -520,6 +525,12 @@ impl Worker {
             let table = Table { owners, mode, lanes, has_link_local, neighbours };
             *self.table.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(table);
         }
+    }
+
+    /// Follows a change of links, routes or names.
+    fn follow(self: &Arc<Self>) {
+        self.reconcile();
+        link_sessions::update(self);
     }
 
     /// Carries out the actions of the node core.

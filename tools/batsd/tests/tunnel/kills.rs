@@ -2,6 +2,8 @@
 //! `OPENBATS_TEST_LONG=1` each of them is killed 200 times.
 
 use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -13,7 +15,7 @@ use crate::daemon::Daemon;
 use crate::host_state::{difference, host_state};
 use crate::mesh::{Mesh, address, id, wait_for};
 use crate::processes::{Usage, has_ended};
-use crate::traffic::{Times, Traffic, is_long};
+use crate::traffic::{Times, Traffic, enter, is_long};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// For the last messages where some are lost.
@@ -243,4 +245,24 @@ fn exits_keep_nothing_of_killed_clients() {
     assert_eq!(tunnel.daemons[1].worker(), Some(worker), "the exit goes on");
     eprintln!("TCP: {}", traffic.end(LAST).summary());
     wait_for("the exit has no connection", LIMIT, || open(&tunnel) == 0);
+}
+
+/// A destination must not take what it has got for all that the program has written.
+#[test]
+fn uploads_of_killed_clients_end_with_a_reset() {
+    need!();
+    let mut tunnel = Tunnel::start_with(0.0, [CLIENT, EXIT]);
+    let listen = || TcpListener::bind("127.0.0.1:9000").unwrap();
+    let server = enter(tunnel.wan.namespace(1), listen).join().unwrap();
+    let connect = || TcpStream::connect("127.0.0.1:2000").unwrap();
+    let mut client = enter(tunnel.wan.namespace(0), connect).join().unwrap();
+    client.write_all(b"a part").unwrap();
+    let (mut accepted, _) = server.accept().unwrap();
+    accepted.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut bytes = [0; 6];
+    accepted.read_exact(&mut bytes).unwrap();
+    kill_daemon(&mut tunnel.daemons[0]);
+    restart(&mut tunnel, 0);
+    let end = accepted.read(&mut bytes).map_err(|error| error.kind());
+    assert_eq!(end, Err(ErrorKind::ConnectionReset));
 }

@@ -19,6 +19,7 @@ mod interfaces;
 mod kernel_routes;
 mod kills;
 mod link_local;
+mod link_sessions;
 mod loops;
 mod mesh;
 mod original;

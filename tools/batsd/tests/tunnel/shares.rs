@@ -1,4 +1,4 @@
-//! TCP of the device and echoes have a share of the session that they have in common with programs.
+//! TCP of the device and echoes have a share of the link that they have in common with programs.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -73,7 +73,7 @@ impl Drop for Uploads {
     }
 }
 
-/// Echoes in the session of TCP: all are answered, and most of them soon.
+/// Echoes in the session of the tunnel's TCP: all are answered, and most of them soon.
 fn assert_echoes(tunnel: &Tunnel, what: &str) {
     let echoes = tunnel.daemons[0].ctl("ping 10.255.0.2 -c 10 -i 0.1 --class stream");
     let echoes = echoes.unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -95,8 +95,24 @@ fn assert_requests(tunnel: &Tunnel, what: &str) {
 #[test]
 fn uploads_through_forwards_leave_a_share_to_the_tunnel() {
     need!();
-    let tunnel = Tunnel::start_with(0.01, [FORWARD, EXIT]);
+    for has_second_link in [false, true] {
+        uploads_leave_a_share(has_second_link);
+    }
+}
+
+/// With a second link, the tunnel and the programs have one session in common; otherwise the tunnel uses that of the
+/// link.
+fn start(loss: f64, has_second_link: bool) -> Tunnel {
+    let tunnel = Tunnel::start_with(loss, [FORWARD, EXIT]);
+    if has_second_link {
+        tunnel.add_second_link();
+    }
     answer(tunnel.wan.namespace(1), "10.66.0.2:7777");
+    tunnel
+}
+
+fn uploads_leave_a_share(has_second_link: bool) {
+    let tunnel = start(0.01, has_second_link);
     let mut uploads = Uploads::start(&tunnel);
     for count in 1..=4 {
         uploads.add(&tunnel, true);
@@ -115,8 +131,13 @@ fn uploads_through_forwards_leave_a_share_to_the_tunnel() {
 #[test]
 fn uploads_that_are_not_read_leave_the_session_to_the_tunnel() {
     need!();
-    let tunnel = Tunnel::start_with(0.0, [FORWARD, EXIT]);
-    answer(tunnel.wan.namespace(1), "10.66.0.2:7777");
+    for has_second_link in [false, true] {
+        unread_uploads_leave_the_session(has_second_link);
+    }
+}
+
+fn unread_uploads_leave_the_session(has_second_link: bool) {
+    let tunnel = start(0.0, has_second_link);
     let mut uploads = Uploads::start(&tunnel);
     for _ in 0..2 {
         uploads.add(&tunnel, false);

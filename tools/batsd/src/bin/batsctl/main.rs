@@ -198,6 +198,7 @@ fn human(command: &Command, answer: &Value) -> String {
                 ("PEER", "/peer"),
                 ("CLASS", "/class"),
                 ("DIRECTION", "/direction"),
+                ("LINK", "/over_link/link"),
                 ("RTT ms", "/traffic/rtt_ms"),
                 ("CODE RATE", "/traffic/code_rate"),
                 ("SENT", "/traffic/messages_sent"),

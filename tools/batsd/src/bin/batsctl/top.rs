@@ -73,6 +73,7 @@ fn top_screen(links: &Value, sessions: &Value) -> String {
     of_links.extend(rates);
     of_links.extend([("RTT ms", "/traffic/rtt_ms"), ("LOSS", "/traffic/loss")]);
     let mut of_sessions = vec![("PEER", "/peer"), ("CLASS", "/class"), ("DIRECTION", "/direction")];
+    of_sessions.push(("LINK", "/over_link/link"));
     of_sessions.extend(rates);
     of_sessions.extend([
         ("RTT ms", "/traffic/rtt_ms"),

@@ -31,6 +31,8 @@ pub(super) async fn carry(
 ) {
     let _ = stream.set_nodelay(true);
     let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
+    // Also if this is dropped before its end: the program must not take what it has for all.
+    reset_on_drop(&stream);
     let (mut reader, mut writer) = stream.split();
     let up = async {
         channel.write_all(&to_channel).await?;
@@ -55,10 +57,12 @@ pub(super) async fn carry(
         tokio::io::copy_buf(&mut reader, &mut writer).await?;
         writer.shutdown().await
     };
-    if tokio::try_join!(up, down).is_err() {
-        channel.reset(RESET);
-        channel.stop(RESET);
-        reset_on_drop(&stream);
+    match tokio::try_join!(up, down) {
+        Ok(_) => _ = rustix::net::sockopt::set_socket_linger(&stream, None),
+        Err(_) => {
+            channel.reset(RESET);
+            channel.stop(RESET);
+        }
     }
 }
 

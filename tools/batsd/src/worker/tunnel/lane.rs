@@ -12,6 +12,7 @@ use openbats::node::Session;
 use tokio::sync::Notify;
 
 use super::format::Echo;
+use super::links::LinkSession;
 use super::outgoing::channel_of;
 use super::{format, lock};
 
@@ -51,6 +52,10 @@ pub(in super::super) struct Lane {
     /// Echo requests that the peer may have answered.
     answers: Mutex<ReportBudget>,
     pub(in super::super) session: Mutex<Option<Session>>,
+    /// The sessions of the links with the peer.
+    links: Mutex<Vec<LinkSession>>,
+    /// That of them that packets go in now.
+    used: Mutex<Option<LinkSession>>,
     pub(in super::super) last_error: Mutex<Option<String>>,
 }
 
@@ -64,12 +69,34 @@ impl Lane {
             started: Instant::now(),
             answers: Mutex::new(ReportBudget::new(ECHO_INTERVAL)),
             session: Mutex::new(None),
+            links: Mutex::default(),
+            used: Mutex::new(None),
             last_error: Mutex::new(None),
         }
     }
 
     fn now(&self) -> Timestamp {
         Timestamp::ZERO + self.started.elapsed()
+    }
+
+    /// Sets the sessions of the established links with the peer.
+    pub(in super::super) fn set_links(&self, links: Vec<LinkSession>) {
+        *lock(&self.links) = links;
+    }
+
+    /// The sessions of the established links with the peer.
+    pub(super) fn links(&self) -> Vec<LinkSession> {
+        lock(&self.links).clone()
+    }
+
+    /// Sets the link whose session packets go in now; `None` if it is the session over routes.
+    pub(super) fn set_used(&self, link: Option<LinkSession>) {
+        *lock(&self.used) = link;
+    }
+
+    /// The link whose session packets go in now.
+    pub(in super::super) fn used(&self) -> Option<LinkSession> {
+        lock(&self.used).clone()
     }
 
     /// Queues an encoded packet of the flow with this hash.

@@ -13,6 +13,7 @@ mod filter;
 pub(super) mod format;
 mod intake;
 mod lane;
+mod links;
 mod outgoing;
 mod port;
 mod receive;
@@ -22,6 +23,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(super) use intake::read_packets;
 pub(super) use lane::Lane;
+pub(super) use links::LinkSession;
 pub(super) use outgoing::MAX_CHANNELS;
 pub(super) use port::Port;
 pub(super) use receive::{READ_BUFFER, RECEIVE_BUDGET, receive_channel, receive_messages, refuse};

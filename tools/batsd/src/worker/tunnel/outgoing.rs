@@ -58,6 +58,15 @@ impl Outgoing {
         self.unsent = self.unsent.max(1);
     }
 
+    fn waiting_packets(&self) -> u64 {
+        self.waiting.iter().fold(0, |sum: u64, (_, count)| sum.saturating_add(*count))
+    }
+
+    /// Whether it is long enough since the peer has stopped it.
+    fn may_open(&self) -> bool {
+        self.closed_until.is_none_or(|until| until <= Instant::now())
+    }
+
     /// Opens the channel if the peer allows one more. Otherwise, the task is woken up when it does.
     fn open(
         &mut self,
@@ -146,21 +155,35 @@ impl OutgoingChannels {
         std::mem::take(&mut self.dropped)
     }
 
-    /// Queues whole packets for a channel. While the peer allows no further one, they go to another.
+    /// The session has ended: returns the number of packets that waited, and were not counted before.
+    pub(super) fn give_up(&mut self) -> u64 {
+        let waiting = self.channels.iter().map(Outgoing::waiting_packets);
+        let all = waiting.fold(std::mem::take(&mut self.dropped), u64::saturating_add);
+        self.channels = std::array::from_fn(|_| Outgoing::default());
+        all
+    }
+
+    /// Opens a channel if it is not open.
     ///
     /// # Errors
     /// The session has ended, or has no channels.
-    pub(super) fn push(
+    pub(super) fn open(
         &mut self,
         connection: &Connection,
         index: usize,
-        packets: Vec<u8>,
     ) -> Result<(), ChannelError> {
-        let Some(own) = self.channels.get_mut(index) else { return Ok(()) };
-        let may_open = own.closed_until.is_none_or(|until| until <= Instant::now());
-        if own.channel.is_none() && may_open {
-            own.open(&mut Context::from_waker(Waker::noop()), connection)?;
+        match self.channels.get_mut(index) {
+            Some(own) if own.channel.is_none() && own.may_open() => {
+                own.open(&mut Context::from_waker(Waker::noop()), connection)
+            }
+            _ => Ok(()),
         }
+    }
+
+    /// Queues whole packets for a channel. While the peer allows no further one, they go to another.
+    pub(super) fn push(&mut self, index: usize, packets: Vec<u8>) {
+        let Some(own) = self.channels.get(index) else { return };
+        let may_open = own.may_open();
         // The nearest one that is open, in a circle.
         let mut all = (index..MAX_CHANNELS).chain(0..index);
         let is_open = |at: &usize| self.channels.get(*at).is_some_and(|one| one.channel.is_some());
@@ -172,12 +195,11 @@ impl OutgoingChannels {
             }
             _ => self.dropped = self.dropped.saturating_add(count),
         }
-        Ok(())
     }
 
     /// Writes what waits, as far as there is room, and opens channels. Returns whether a channel has taken
     /// some of it, or was stopped.
-    fn poll_write(
+    pub(super) fn poll_write(
         &mut self,
         context: &mut Context<'_>,
         connection: &Connection,
@@ -190,11 +212,7 @@ impl OutgoingChannels {
             match outgoing.write(context) {
                 Ok(has_written) => has_progress |= has_written,
                 Err(error) if is_of_channel(&error) => {
-                    let lost = outgoing
-                        .waiting
-                        .iter()
-                        .fold(0, |sum: u64, (_, count)| sum.saturating_add(*count));
-                    self.dropped = self.dropped.saturating_add(lost);
+                    self.dropped = self.dropped.saturating_add(outgoing.waiting_packets());
                     let closed_until = Instant::now().checked_add(REOPEN);
                     *outgoing = Outgoing { closed_until, ..Outgoing::default() };
                     has_progress = true;
@@ -281,8 +299,13 @@ mod tests {
 
     impl Pair {
         fn send(&mut self, index: usize, packets: Vec<u8>) {
-            self.channels.push(&self.near, index, packets).unwrap();
+            self.push(index, packets);
             self.write();
+        }
+
+        fn push(&mut self, index: usize, packets: Vec<u8>) {
+            self.channels.open(&self.near, index).unwrap();
+            self.channels.push(index, packets);
         }
 
         fn write(&mut self) {
@@ -396,7 +419,7 @@ mod tests {
         let small = packet(bats_tun::Offload::default(), &[1; 10_000]);
         let mut pushed = 0_u64;
         while !pair.channels.look().is_full {
-            pair.channels.push(&pair.near, 0, small.clone()).unwrap();
+            pair.push(0, small.clone());
             pushed += small.len() as u64;
             assert!(pushed < MAX_UNWRITTEN, "never full");
         }

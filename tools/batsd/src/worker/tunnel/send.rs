@@ -9,6 +9,7 @@ use openbats::{ClientOptions, Fingerprint, Mode, TransportConfig, Trust};
 
 use super::super::Worker;
 use super::lane::Lane;
+use super::links::LinkChannels;
 use super::lock;
 use super::outgoing::OutgoingChannels;
 use bats_node::NodeId;
@@ -52,6 +53,7 @@ pub(in super::super) async fn send_packets(
     fingerprint: Fingerprint,
 ) {
     let mut retry = RETRY.0;
+    let mut links = LinkChannels::default();
     loop {
         let options = ClientOptions::new(Trust::fingerprint(fingerprint))
             .transport(transport(lane.mode))
@@ -65,7 +67,7 @@ pub(in super::super) async fn send_packets(
                 let sends = async {
                     match lane.mode {
                         Mode::Btp => send_messages(&lane, &session).await,
-                        _ => send_in_channels(&lane, &session).await,
+                        _ => send_in_channels(&lane, &session, &mut links).await,
                     }
                 };
                 let error = tokio::select! {
@@ -78,6 +80,7 @@ pub(in super::super) async fn send_packets(
                 };
                 session.close(0, "");
                 *lock(&lane.session) = None;
+                lane.set_used(None);
                 // Sessions that the peer ends at once cost a handshake each.
                 if opened.elapsed() >= RETRY.1 {
                     retry = RETRY.0;
@@ -103,13 +106,20 @@ async fn send_messages(lane: &Lane, session: &Session) -> String {
     }
 }
 
-async fn send_in_channels(lane: &Lane, session: &Session) -> String {
+/// Sends in channels of the session of a sole link, otherwise in those of `session`.
+async fn send_in_channels(lane: &Lane, session: &Session, links: &mut LinkChannels) -> String {
     let mut channels = OutgoingChannels::new();
     loop {
-        lane.count_blocked(channels.take_dropped());
+        links.follow(lane.links());
+        let of_link = links.look();
+        lane.set_used(of_link.as_ref().map(|(used, _)| used.clone()));
+        lane.count_blocked(channels.take_dropped().saturating_add(links.take_dropped()));
         // Packets wait in the lane, not in the session: there CoDel sees them.
-        let held = channels.look();
-        let excess = excess(session, held.unsent).or(held.is_full.then_some(LOOK_AGAIN.1));
+        let (used, held) = match &of_link {
+            Some((used, held)) => (&used.session, *held),
+            None => (session, channels.look()),
+        };
+        let excess = excess(used, held.unsent).or(held.is_full.then_some(LOOK_AGAIN.1));
         let waits = async {
             match excess {
                 Some(wait) => tokio::time::sleep(wait).await,
@@ -122,16 +132,22 @@ async fn send_in_channels(lane: &Lane, session: &Session) -> String {
                 Ok(()) => continue,
                 Err(error) => return error.to_string(),
             },
+            () = links.flush() => continue,
             () = waits => {}
         }
         if excess.is_some() {
             continue;
         }
+        // A link may have come or gone meanwhile.
+        links.follow(lane.links());
         for (channel, packets) in lane.next_packets() {
-            if let Err(error) = channels.push(session.as_ref(), channel, packets) {
+            let Err(packets) = links.push(channel, packets) else { continue };
+            if let Err(error) = channels.open(session.as_ref(), channel) {
                 return error.to_string();
             }
+            channels.push(channel, packets);
         }
+        links.write().await;
         if let Err(error) = channels.write(session.as_ref()).await {
             return error.to_string();
         }
