@@ -124,16 +124,14 @@ impl NodeState {
                 // memory.
                 packets.close(now, connection, codes::MESSAGE, "a link has no messages of its own");
             }
-            Happened::ChannelIncoming if self.setup.link_channels.is_some() => {
-                if !self.has_session(connection) {
-                    // The neighbour may have a session with this node while this one has none with it. The link stays.
-                    stop_channels(packets, connection);
-                }
-            }
-            Happened::ChannelIncoming => {
+            Happened::ChannelIncoming if self.setup.link_channels.is_none() => {
                 // Sessions that are accepted may have channels, and links are accepted with the same
                 // parameters. What arrives in channels of a link would never be read.
                 packets.close(now, connection, codes::MESSAGE, "a link has no channels");
+            }
+            // The neighbour may have a session with this node while this one has none with it. The link stays.
+            Happened::ChannelIncoming if !self.has_session(connection) => {
+                stop_channels(packets, connection);
             }
             Happened::Closed(reason) => self.on_link_closed(now, packets, connection, reason, due),
             _ => {}
