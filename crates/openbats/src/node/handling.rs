@@ -138,11 +138,10 @@ impl NodeState {
         }
     }
 
-    /// Whether the application can have the session of this link.
+    /// Whether the certificate of this link's neighbour identifies a node, so that the application can have its session.
     fn has_session(&self, connection: ConnectionHandle) -> bool {
         let link = self.links.of(connection).and_then(|link| self.links.get(link));
-        let neighbour = link.and_then(|link| self.node_with(link.fingerprint?));
-        self.setup.link_channels.is_some() && neighbour.is_some()
+        link.and_then(|link| self.node_with(link.fingerprint?)).is_some()
     }
 
     /// Takes messages of a neighbour. They wait nowhere, so that they use no memory.

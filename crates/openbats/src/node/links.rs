@@ -140,8 +140,8 @@ impl Links {
     /// The session of a link itself, while the link is established: its channels use this link alone. No relay takes
     /// part: packets are neither recoded nor sealed twice, so a channel costs less processor time than one of a
     /// session over routes. At the link, packets of this session and all others take turns, so that it has half of a
-    /// full link. It ends with the link, also if that is established again
-    /// or another link leads to the neighbour; what is in flight is lost then.
+    /// full link. It ends with this connection of the link, and what is in flight is lost then: a link that is established
+    /// again has a new session.
     ///
     /// Both nodes need [`link_channels`](super::NodeBuilder::link_channels), and a node that opens a link must trust
     /// exactly the fingerprint that [`peer`](super::NodeBuilder::peer) names. A channel whose other end has no such session is

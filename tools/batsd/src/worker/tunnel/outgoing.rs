@@ -156,11 +156,9 @@ impl OutgoingChannels {
     }
 
     /// The session has ended: returns the number of packets that waited, and were not counted before.
-    pub(super) fn give_up(&mut self) -> u64 {
+    pub(super) fn give_up(self) -> u64 {
         let waiting = self.channels.iter().map(Outgoing::waiting_packets);
-        let all = waiting.fold(std::mem::take(&mut self.dropped), u64::saturating_add);
-        self.channels = std::array::from_fn(|_| Outgoing::default());
-        all
+        waiting.fold(self.dropped, u64::saturating_add)
     }
 
     /// Opens a channel if it is not open.
